@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis profiles, the rule against silent skips, and a catalog for Spark and PyIceberg."""
+"""Shared by all tests: hypothesis profiles, the rule against silent skips, and a catalog for Spark and PyIceberg."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 settings.load_profile("ci" if IN_CI and not fuzzing.SECONDS else "default")
 
 pytest_plugins = ["pytester"]
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its workers; commands would draw narrower tables there
 
 
 @event.listens_for(Engine, "connect")
 def _do_not_sync(connection: object, _: object) -> None:
-    """SQLite catalogs of the tests need not survive a power failure: waiting for the disk is a fifth of a unit test."""
+    """Turn off fsync in SQLite catalogs: it takes a fifth of the time of a unit test."""
     if isinstance(connection, sqlite3.Connection):
         connection.execute("PRAGMA synchronous = OFF")
 
@@ -43,7 +44,7 @@ KINDS = ("unit", "property", "spark", "engines", "services", "load")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Require one of the markers that say what a test needs."""
+    """Require one of the markers that name what a test needs."""
     unmarked = sorted({item.location[0] for item in items if not any(map(item.get_closest_marker, KINDS))})
     if unmarked:
         raise pytest.UsageError(f"set pytestmark to one of {', '.join(KINDS)} in {', '.join(unmarked)}")
@@ -61,7 +62,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
-    """With ``make fuzz`` repeat a property test until its seconds have passed; pytest's own call is the last."""
+    """With ``make fuzz``, repeat a property test for its number of seconds; pytest's own call is the last."""
     if fuzzing.SECONDS and is_hypothesis_test(pyfuncitem.obj):
         fuzzing.look_for_more(pyfuncitem)
 
@@ -92,7 +93,7 @@ def _no_litter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """One SQLite catalog named `local` and one warehouse, for Spark and PyIceberg alike."""
+    """One SQLite catalog named `local` and one warehouse, shared by Spark and PyIceberg."""
     from tests.support.spark.lake import Lake
 
     return Lake(tmp_path_factory.mktemp("lake"))
@@ -100,7 +101,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture(scope="session")
 def spark(lake: Lake) -> Iterator[SparkSession]:
-    """A local Spark with Iceberg's own jar, which reads what Floeplan writes: tables are `local.<namespace>.<name>`."""
+    """A local Spark with Iceberg's own jar; tables are `local.<namespace>.<name>`."""
     session = lake.start_spark()
     yield session
     session.stop()
@@ -108,7 +109,7 @@ def spark(lake: Lake) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def local_catalog(lake: Lake) -> Iterator[SqlCatalog]:
-    """PyIceberg's view of the tables Spark sees under `local`."""
+    """The catalog `local` opened by PyIceberg."""
     catalog = lake.open_catalog()
     yield catalog
     catalog.close()
@@ -127,7 +128,7 @@ def matrix(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Mat
 
 @pytest.fixture
 def floeplan_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home for the embedded catalog, and no PyIceberg configuration from the machine the tests run on."""
+    """An empty home for the embedded catalog; ignores the PyIceberg configuration of the machine."""
     for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What the documents say can be typed: every Python, shell and SQL block of every page runs."""
+"""Every Python, shell and SQL block of every documentation page runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.documents import ROOT, Reader, blocks, needs_spark, needs_workers, notebook_cells
+from tests.support.documents import ROOT, DocumentRunner, blocks, needs_spark, needs_workers, notebook_cells
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,39 +24,39 @@ NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))
 
 
 @pytest.fixture
-def reader(floeplan_home: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
-    """Somebody with Floeplan on the path and a folder of their own, in which reports are kept too."""
+def runner(floeplan_home: Path, monkeypatch: pytest.MonkeyPatch) -> DocumentRunner:
+    """Runs documents in a temporary folder, with Floeplan on the path and reports in the same folder."""
     folder = floeplan_home.parent
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FLOEPLAN_HOME", str(folder / ".floeplan"))
     monkeypatch.setenv("FLOEPLAN_REPORTS", str(folder / "reports"))
-    return Reader(folder)
+    return DocumentRunner(folder)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if not needs_spark(page)], ids=lambda page: page.stem)
-def test_blocks_of_a_page_run(page: Path, reader: Reader) -> None:
-    reader.prepare()
-    reader.run(page)
+def test_blocks_of_a_page_run(page: Path, runner: DocumentRunner) -> None:
+    runner.prepare()
+    runner.run(page)
 
 
 @pytest.mark.parametrize("page", SHARING, ids=lambda page: page.stem)
-def test_blocks_of_a_page_run_with_spark(page: Path, reader: Reader, spark: SparkSession) -> None:
-    reader.spark = spark
-    reader.prepare()
-    reader.run(page)
+def test_blocks_of_a_page_run_with_spark(page: Path, runner: DocumentRunner, spark: SparkSession) -> None:
+    runner.spark = spark
+    runner.prepare()
+    runner.run(page)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if needs_workers(page)], ids=lambda page: page.stem)
-def test_blocks_of_a_page_run_on_a_session_of_their_own(page: Path, reader: Reader) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+def test_blocks_of_a_page_run_with_a_new_session(page: Path, runner: DocumentRunner) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, "-m", "tests.support.documents", str(page)]
-    done = subprocess.run(command, cwd=reader.folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=runner.folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_a_notebook_runs_from_top_to_bottom_and_leaves_nothing_behind(
-    notebook: Path, reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    notebook: Path, runner: DocumentRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()

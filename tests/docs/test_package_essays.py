@@ -1,4 +1,4 @@
-"""Package docstrings name every module of their package, so that a reader finds each behaviour from the top."""
+"""Package docstrings name every module of their package."""
 
 from __future__ import annotations
 

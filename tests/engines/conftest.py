@@ -1,4 +1,4 @@
-"""What tests with other engines share."""
+"""Fixtures shared by tests with other engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.oracles.duckdb_reader import DuckDb
 
 @pytest.fixture(scope="session")
 def duckdb() -> Iterator[DuckDb]:
-    """DuckDB as a judge of tables."""
+    """DuckDB as an oracle for tables."""
     reader = DuckDb()
     yield reader
     reader.close()

@@ -1,4 +1,4 @@
-"""Rows on their way to tasks: batches are bounded by rows where no row is wide, and by bytes where one is."""
+"""Batches sent to tasks are bounded by rows if no row is wide, and by bytes otherwise."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ ROWS, BYTES = write._SETTINGS
 
 @pytest.fixture(autouse=True)
 def _in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few rows there are, tasks write them, and what is wide is found in short texts."""
+    """Tasks write rows whatever their number, and short texts count as wide."""
     monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
     monkeypatch.setattr(write, "MAX_ROW_BYTES", 100)
 
 
 @pytest.fixture
 def spread(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The columns of each frame that is written."""
+    """Records the columns of each written frame."""
     found: list[list[str]] = []
 
     def noted(frame: Any, target: Any, *, row_batches: bool) -> Any:
@@ -80,7 +80,7 @@ def test_rows_with_values_of_any_length_are_left_to_spark(spark: SparkSession, t
     assert flag_wide_rows(spark.range(1).selectExpr(f"{text} AS value")) is None
 
 
-def test_a_task_gives_up_at_the_first_wide_row() -> None:
+def test_a_task_stops_at_the_first_wide_row() -> None:
     good = pa.record_batch({"id": [1, 2], "wide": [False, False]})
     arriving = without_flag(iter([good, pa.record_batch({"id": [3], "wide": [True]})]))
     assert next(arriving).to_pydict() == {"id": [1, 2]}
@@ -126,14 +126,14 @@ def test_rows_of_any_width_are_appended_once(
     assert spark.table(f"local.{name}").exceptAll(rows).isEmpty()
     assert spark.table(f"local.{name}").count() == 400
     data = Path(local_catalog.load_table(name).location().removeprefix("file://"), "data")
-    assert len(list(data.rglob("*.parquet"))) == 14, "nothing is left of an attempt that was given up"
+    assert len(list(data.rglob("*.parquet"))) == 14, "nothing is left of an abandoned attempt"
 
 
 def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch({"rows": [batch.num_rows for batch in batches]})
 
 
-def test_batches_end_at_a_number_of_rows_and_those_of_others_do_not(spark: SparkSession) -> None:
+def test_batches_are_bounded_by_rows_only_for_our_queries(spark: SparkSession) -> None:
     query = spark.range(0, 2 * BATCH_ROWS + 1, 1, 1).mapInArrow(sizes, "rows long")
     moved = with_settings(query, write._SETTINGS)
     assert spark.conf.getAll.keys().isdisjoint((ROWS, BYTES))
@@ -147,7 +147,7 @@ def test_batches_end_at_a_number_of_rows_and_those_of_others_do_not(spark: Spark
 
 
 @pytest.mark.parametrize("setting", [ROWS, BYTES])
-def test_a_session_that_was_told_how_large_batches_are_keeps_them(spark: SparkSession, setting: str) -> None:
+def test_an_explicit_batch_size_of_the_session_is_kept(spark: SparkSession, setting: str) -> None:
     assert has_default_batch_size(spark)
     spark.conf.set(setting, "777")
     try:
@@ -156,8 +156,8 @@ def test_a_session_that_was_told_how_large_batches_are_keeps_them(spark: SparkSe
         spark.conf.unset(setting)
 
 
-def test_a_frame_is_still_what_its_session_knows_of_it(spark: SparkSession) -> None:
-    """Observed, kept in memory, of a view, by a variable and a function of the session's."""
+def test_a_frame_keeps_the_state_of_its_session(spark: SparkSession) -> None:
+    """Observations, cached data, views, variables and functions of the session."""
     spark.udf.register("plus_one", lambda value: value + 1, "long")
     spark.range(0, 10, 1, 2).createOrReplaceTempView("ten")
     spark.sql("DECLARE OR REPLACE VARIABLE least BIGINT DEFAULT 3")

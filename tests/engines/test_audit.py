@@ -1,4 +1,4 @@
-"""The audit on Spark: queries by shape, the flags and their reasons, reports of every writer, and where findings go."""
+"""The audit on Spark: queries by shape, flags and reasons, reports of every writer, and stored findings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from floeplan.audit.job import audit, store_findings
 from floeplan.catalog import load_table
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError
+from floeplan.rewrite.execute import rewrite_data_files
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import JsonLinesReportStore, TableReportStore
@@ -87,7 +88,60 @@ def test_queries_are_flagged_with_their_reasons(spark: SparkSession, tmp_path: P
     assert (few.runs, few.flagged_total, len(few.flagged)) == (1, 1, 1)
 
 
-def test_reports_of_iceberg_are_audited_with_what_they_carry(spark: SparkSession, tmp_path: Path) -> None:
+def test_findings_follow_from_what_the_planner_left_undecided(spark: SparkSession, tmp_path: Path) -> None:
+    folder = write_lines(
+        tmp_path / "reports/scan.jsonl",
+        [
+            own_report(leaf("eq", "pruned"), kept=33, total=100, undecided=0, partition_field="pruned"),
+            own_report(leaf("eq", "wanted"), kept=33, total=100, undecided=33, selectivity=0.33),
+            own_report(leaf("eq", "half"), kept=50, total=100, undecided=50, partition_field="half"),
+            own_report(leaf("lt", "all"), kept=100, total=100, undecided=0, file_size=2**36, selectivity=1.0),
+        ],
+    )
+    result = audit(spark, str(folder))
+    assert {text: finding.reason for text, finding in by_filter(result).items()} == {
+        "half = ?": "bounds overlap in many files"
+    }
+    assert result.to_dict()["flagged"][0]["basis"] == "planner"
+
+
+def test_runs_before_the_layout_changed_do_not_count(spark: SparkSession, tmp_path: Path) -> None:
+    before, change, after = (f"2024-03-0{day}T00:00:00+00:00" for day in (1, 2, 3))
+    folder = write_lines(
+        tmp_path / "reports/scan.jsonl",
+        [
+            own_report(leaf("eq", "cured"), kept=90, total=100, why=SPREAD, when=before),
+            own_report(leaf("eq", "cured"), kept=2, total=100, when=after, layout_changed=change),
+            own_report(leaf("eq", "still"), kept=90, total=100, why=SPREAD, when=before),
+            own_report(leaf("eq", "still"), kept=80, total=100, why=SPREAD, when=after, layout_changed=change),
+            own_report(leaf("eq", "once"), kept=90, total=100, why=SPREAD, when=before),
+            own_report(leaf("eq", "old"), kept=90, total=100, why=SPREAD, when=before, table="db.evolved", spec_id=1),
+            own_report(leaf("eq", "new"), kept=1, total=100, when=after, table="db.evolved", spec_id=2),
+        ],
+    )
+    result = audit(spark, str(folder))
+    (still,) = result.flagged
+    assert (still.filter, still.runs, still.bytes_kept) == ("still = ?", 1, 80_000)
+    assert (result.queries, result.runs, result.outdated, result.flagged_total) == (5, 7, 4, 1)
+
+
+def test_a_table_that_was_rewritten_after_its_last_report_is_not_blamed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_spec_table(tmp_path)
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__WAREHOUSE", tmp_path.as_uri())
+    store = JsonLinesReportStore(tmp_path / "reports")
+    plan_scan(table, "upper(region) = 'EU'", options=ScanOptions(report=store))
+    found = audit(spark, str(tmp_path / "reports"), catalog="local")
+    assert [finding.reason for finding in found.flagged] == ["only rows can answer it"]
+    rewrite_data_files(table, options={"rewrite-all": "true"})
+    after = audit(spark, str(tmp_path / "reports"), catalog="local")
+    assert (after.flagged, after.flagged_total, after.outdated) == ((), 0, 1)
+
+
+def test_reports_of_iceberg_are_audited(spark: SparkSession, tmp_path: Path) -> None:
     both = {"type": "or", "left": leaf("eq", "a"), "right": leaf("gt", "b")}
     logged = (
         "26/11/15 INFO LoggingMetricsReporter: Received metrics report: ScanReport{tableName=local.db.t, snapshotId=3, "
@@ -119,7 +173,7 @@ def test_reports_of_iceberg_are_audited_with_what_they_carry(spark: SparkSession
     assert (result.queries, result.unreadable) == (4, 0)
 
 
-def test_what_iceberg_writes_itself_is_understood(spark: SparkSession, tmp_path: Path) -> None:
+def test_reports_written_by_iceberg_are_parsed(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql("CREATE NAMESPACE IF NOT EXISTS local.audited")
     spark.sql("CREATE TABLE local.audited.t (id BIGINT, v STRING) USING iceberg")
     for first in (0, 100, 200):
@@ -135,7 +189,7 @@ def test_what_iceberg_writes_itself_is_understood(spark: SparkSession, tmp_path:
 
 
 def _java_reports(spark: SparkSession, name: str, wanted: int) -> tuple[str, str]:
-    """What Iceberg reports of a scan for one id, as REST catalogs and as logs get it."""
+    """Iceberg's report of a scan for one id, as sent to REST catalogs and as logged."""
     jvm = spark._jvm
     assert jvm is not None
     iceberg = jvm.org.apache.iceberg
@@ -151,7 +205,7 @@ def _java_reports(spark: SparkSession, name: str, wanted: int) -> tuple[str, str
     return iceberg.metrics.ScanReportParser.toJson(report), report.toString()
 
 
-def test_what_the_planner_stores_is_what_the_audit_reads(
+def test_reports_of_the_planner_are_read_by_the_audit(
     spark: SparkSession, tmp_path: Path, floeplan_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = two_spec_table(tmp_path)

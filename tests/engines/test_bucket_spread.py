@@ -1,4 +1,4 @@
-"""Rows of a bucket reach one task: Spark counts buckets exactly as Iceberg does."""
+"""Rows of a bucket go to one task: Spark computes buckets exactly as Iceberg does."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_buckets_are_those_of_iceberg(
 
 
 @pytest.mark.parametrize("source", [IntegerType(), DateType(), TimestamptzType(), StringType(), BinaryType()], ids=str)
-def test_nothing_has_no_bucket(spark: SparkSession, source: PrimitiveType) -> None:
+def test_null_has_no_bucket(spark: SparkSession, source: PrimitiveType) -> None:
     rows = with_hash(spark.sql("SELECT NULL AS v"), "v", source, "hashed")
     assert rows.selectExpr(bucket_sql("hashed", 16)).collect()[0][0] is None
 
 
-def test_texts_at_random_too(spark: SparkSession) -> None:
+def test_random_strings(spark: SparkSession) -> None:
     random = np.random.default_rng(5)
     texts = [random.bytes(length) for length in random.integers(0, 70, 500)]
     rows = with_hash(spark.createDataFrame(pa.table({"v": texts})), "v", BinaryType(), "hashed")
@@ -92,7 +92,7 @@ def test_texts_at_random_too(spark: SparkSession) -> None:
 
 @pytest.fixture
 def four_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
-    """Rows are written in four tasks, however few they are."""
+    """Write rows in four tasks, whatever their number."""
     monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
     wanted = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "4"}
     before = {name: str(spark.conf.get(name)) for name in wanted}
@@ -118,7 +118,7 @@ def made(catalog: SqlCatalog, name: str, spec: PartitionSpec, order: SortOrder |
 
 
 def appended(spark: SparkSession, table: Table) -> pa.Table:
-    """The files after 600 rows were appended, all of one day and some without values."""
+    """The files after appending 600 rows of one day, some with nulls."""
     rows: DataFrame = spark.range(0, 600, 1, 3).selectExpr(
         "nullif(id, 7) AS id",
         "nullif(concat('name ', id), 'name 8') AS name",
@@ -142,7 +142,7 @@ def test_a_bucket_gets_one_file(
 
 
 def test_columns_are_never_taken_for_hashes(four_tasks: SparkSession, local_catalog: SqlCatalog) -> None:
-    """Whatever they are called: rows are spread by hashes beside them."""
+    """For any column name: rows are distributed by additional hash columns."""
     local_catalog.create_namespace_if_not_exists("buckets")
     names = ["id", "_hash", "_HASH_1", "_hash_1_filled", "_hash__1"]
     schema = Schema(*(NestedField(number, name, StringType()) for number, name in enumerate(names, 1)))

@@ -1,4 +1,4 @@
-"""A writer killed at each step of a commit: the table is as it was or as it was to be, and the leftovers are known."""
+"""A writer killed at each step of a commit: the table is unchanged or fully changed, with known leftover files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def writers() -> Iterator[KilledWriters]:
 
 
 def kinds_of(paths: set[str]) -> dict[str, int]:
-    """Files by what they are."""
+    """Files by kind."""
     counts = dict.fromkeys(("files", "manifests", "lists", "metadata"), 0)
     for path in paths:
         name = path.rpartition("/")[2]
@@ -37,7 +37,7 @@ def kinds_of(paths: set[str]) -> dict[str, int]:
 
 @pytest.mark.parametrize("step", BEFORE + AFTER)
 @pytest.mark.parametrize(("kind", "version"), KINDS)
-def test_a_killed_writer_leaves_the_table_whole(
+def test_a_killed_writer_leaves_a_valid_table(
     writers: KilledWriters, tmp_path: Path, kind: str, version: int, step: str
 ) -> None:
     catalog = open_catalog(tmp_path)
@@ -46,7 +46,7 @@ def test_a_killed_writer_leaves_the_table_whole(
     writers.kill_at(tmp_path, kind, step)
     left = leftovers(table)
     assert read_rows(table) == (rows if step in BEFORE else sorted(WRITES[kind].of_rows(rows)))
-    assert left == (files_under(table) - files if step in BEFORE else set()), "all that was written, or nothing"
+    assert left == (files_under(table) - files if step in BEFORE else set()), "everything that was written, or nothing"
     found = kinds_of(left)
     assert (found["files"] > 0) is (step in BEFORE)
     assert (found["manifests"] > 0) is (step in BEFORE[2:])
@@ -55,6 +55,6 @@ def test_a_killed_writer_leaves_the_table_whole(
 
     again = WRITES["append"].plan(catalog.load_table("db.t"), IsolationLevel.SERIALIZABLE)
     again.commit()
-    assert len(read_rows(table)) == len(rows) + 5 - (0 if step in BEFORE else 2), "nobody is in the way of the next"
+    assert len(read_rows(table)) == len(rows) + 5 - (0 if step in BEFORE else 2), "the next writer can commit"
     assert leftovers(table) == left
     catalog.close()

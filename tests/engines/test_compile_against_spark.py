@@ -1,6 +1,6 @@
-"""Spark itself as the judge of the compiler: random predicates and constants, evaluated by both on the same rows.
+"""The compiler against Spark: random predicates and constants, evaluated by both on the same rows.
 
-All predicates of a run are columns of one Spark query, so NULL and FALSE are told apart and one job answers them all.
+All predicates of a run are columns of one Spark query, which distinguishes NULL from FALSE and needs one job.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SCHEMA = Schema(
 )
 NOON = datetime(2024, 3, 1, 12, 30, 15, 123456)
 DAYS = [date(1, 1, 1), date(1969, 12, 31), date(1970, 1, 1), date(2024, 2, 29), date(2024, 3, 1), date(9999, 12, 31)]
-MOMENTS = [datetime(1900, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(2024, 3, 1), NOON]
+TIMESTAMPS = [datetime(1900, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(2024, 3, 1), NOON]
 TEXTS = ["", "a", "ab", "a%b", "a_b", "Straße", "b\nc", "é", "日本", "\U0001f600", "\uffff", " x ", "3", "2024-03-01"]
 POOLS: dict[str, list[object]] = {
     "i": [0, 1, -1, 3, 4, 7, 100, 2**31 - 1, -(2**31)],
@@ -71,8 +71,8 @@ POOLS: dict[str, list[object]] = {
     "s": list(TEXTS),
     "b": [True, False],
     "dt": list(DAYS),
-    "ts": [moment.replace(tzinfo=UTC) for moment in MOMENTS],
-    "nt": list(MOMENTS),
+    "ts": [timestamp.replace(tzinfo=UTC) for timestamp in TIMESTAMPS],
+    "nt": list(TIMESTAMPS),
     "bin": [b"", b"a", b"ab", b"\x00\xff", b"\xff"],
     "st": [{"x": 1, "y z": "a"}, {"x": None, "y z": "b"}, {"x": 3, "y z": None}],
 }
@@ -286,7 +286,7 @@ CONSTANTS = [
 
 
 def make_rows() -> pa.Table:
-    """Every value of every pool, shuffled against each other, with nulls between them."""
+    """Every value of every pool, shuffled independently, with nulls."""
     draw = random.Random(3)
     count = 60
     columns = {}
@@ -368,7 +368,7 @@ def test_random_predicates_select_the_rows_spark_selects(interpreted: SparkSessi
 
 
 def test_constants_have_the_values_spark_gives_them(spark: SparkSession) -> None:
-    """Each constant is compiled against a column of its own Spark type; the canonical value must be equal to it."""
+    """Each constant is compiled against a column of its own Spark type and must equal the canonical value."""
     frame = spark.range(1)
     types = frame.selectExpr(*(f"{constant} AS c{n}" for n, constant in enumerate(CONSTANTS))).schema.fields
     questions = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from tests.support.spark.matrix import Matrix, parametrized
 
 pytestmark = pytest.mark.engines
 
+IN_CI = bool(os.environ.get("CI"))
 COMPILED, PYTHON = load_decoder(False), load_decoder(True)
 
 
@@ -39,7 +41,8 @@ def test_every_snapshot_reads_the_same(name: str, matrix: Matrix, local_catalog:
     table = local_catalog.load_table(matrix.table(name).identifier)
     union, columns = UnionPartitionType.of_table(table.metadata), everything(table)
     cache = EntriesCache(tmp_path)
-    for snapshot in table.snapshots():
+    # The last snapshot lists manifests of most others; CI reads every one of them.
+    for snapshot in table.snapshots() if IN_CI else [table.snapshots()[0], table.snapshots()[-1]]:
         compiled, python = (read_manifest_list(snapshot.manifest_list, decoder=d) for d in (COMPILED, PYTHON))
         assert compiled.path.equals(python.path)
         entries = read_entries(compiled, union, columns, decoder=COMPILED)

@@ -1,4 +1,4 @@
-"""The demo: told to its end, the same every time, and gone without a trace when asked to."""
+"""The demo runs to its end, is deterministic, and can be removed completely."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_the_demo_shows_what_it_promises_and_can_be_removed(
     monkeypatch.setattr(Stage, "stop_spark", lambda stage: stopped.append(stage._spark))
     assert main(["demo", "--size", "small", "--json"]) == 0
     assert stopped == [spark], "the session that is open, which other tests still need"
-    told = capsys.readouterr().out
-    history, week, others, preview, rewrite, upgrade, audit, advice, page = facts(json.loads(told))
+    text = capsys.readouterr().out
+    history, week, others, preview, rewrite, upgrade, audit, advice, page = facts(json.loads(text))
     assert set(history["files_by_spec"]) == {"0", "1", "2"}
     assert history["delete_files"] > 0
     assert others["pyiceberg_files"] == week["files_kept"]
@@ -62,7 +62,7 @@ def test_the_demo_shows_what_it_promises_and_can_be_removed(
     assert not open_catalog().namespace_exists(NAMESPACE)
 
 
-def test_a_demo_that_breaks_off_leaves_nothing(
+def test_a_failed_demo_leaves_nothing(
     floeplan_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: Stage) -> Chapter:

@@ -56,7 +56,7 @@ def test_few_manifests_are_planned_on_the_driver(spark: SparkSession, archive: S
     assert len(plan_scan(archive, options=ScanOptions(footers=False, report=False, planning=planning)).files) > 0
 
 
-def test_a_damaged_manifest_is_the_error_that_it_is_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_the_same_error_as_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     archive = StaticTable.from_metadata(str(write_evolved_archive(tmp_path, 3, 40, 300)))
     snapshot = archive.current_snapshot()
     assert snapshot is not None

@@ -1,4 +1,4 @@
-"""What rows are spread by: the same for all rows of a partition, in its order, whatever the session's time zone."""
+"""Distribution keys: equal for all rows of a partition, in its order, in any session time zone."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CASES: list[tuple[PrimitiveType, str, Transform, list[int]]] = [
 
 @pytest.fixture
 def abroad(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session in a time zone with half hours and summer time."""
+    """A session in a time zone with a half-hour offset and daylight saving time."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Australia/Adelaide")
     yield spark

@@ -1,8 +1,8 @@
-"""Every change on every evolved table: the rows afterwards are those computed by hand, as Spark reads them.
+"""Every change on every evolved table: Spark then reads the rows that plain Python computes.
 
-A cell is a change, run on a fork of the table. What Spark then reads, all rows and with filters that prune, must be
-what plain Python makes of the rows before; Spark evaluates conditions without pruning. All forks of a table are read in
-one query. PyIceberg and DuckDB read the forks too, where they can.
+A cell is a change, run on a fork of the table. Spark's rows, unfiltered and with filters that prune, must equal the
+result that plain Python computes from the previous rows; conditions are evaluated by Spark without pruning. All forks
+of a table are read in one query. PyIceberg and DuckDB also read the forks they support.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MARCH = datetime(2024, 3, 1, tzinfo=UTC)
 
 
 class Facts:
-    """A table before it is changed: rows, names of columns that a chain may rename, and rows a condition holds for."""
+    """A table before it is changed: rows, column names that a chain may rename, and rows that match each condition."""
 
     def __init__(self, made: MatrixTable, table: Table) -> None:
         self.made, self.table = made, table
@@ -88,14 +88,14 @@ class Facts:
 
     @cached_property
     def new(self) -> pa.Table:
-        """Five rows of the table again, as new ones."""
+        """Five copies of existing rows with new keys."""
         some = self.before.slice(2, 5)
         position = some.schema.get_field_index("pk")
         return some.set_column(position, some.schema.field(position), pa.array(range(90_000, 90_005), pa.int32()))
 
     @cached_property
     def source(self) -> pa.Table:
-        """Keys of the table, a key nobody has and no key, with values."""
+        """Keys of the table, an unknown key and a null key, with values."""
         keys = sorted({row["pk"] for row in self.rows})[::7]
         columns = {
             "pk": pa.array([*keys, 70_000, None], pa.int32()),
@@ -107,7 +107,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Cell:
-    """A change and what it makes of the rows."""
+    """A change and its expected effect on the rows."""
 
     name: str
     run: Callable[[Table, Facts], DmlResult]
@@ -130,7 +130,7 @@ def upserted(facts: Facts) -> list[Row]:
 
 
 def defaults(facts: Facts) -> Row:
-    """Values that columns take which an insert does not name."""
+    """Values of columns that an insert does not name."""
     return {f.name: f.write_default for f in facts.table.schema().fields if f.write_default is not None}
 
 
@@ -138,18 +138,18 @@ def merged(facts: Facts) -> list[Row]:
     source = {row["pk"]: row for row in facts.source.to_pylist() if row["pk"] is not None}
     result: list[Row] = []
     for row in facts.rows:
-        met = source.get(row["pk"])
-        if met is None:
+        match = source.get(row["pk"])
+        if match is None:
             if row["pk"] % 1000 >= 18:
                 continue
             result.append(row | {"flag": True} if row["pk"] % 1000 == 17 else row)
-        elif not met["gone"]:
-            result.append(row | {"n": met["n"] + 100})
+        elif not match["gone"]:
+            result.append(row | {"n": match["n"] + 100})
     return [*result, dict.fromkeys(facts.before.column_names) | defaults(facts) | {"pk": 70_000, "n": 5}]
 
 
 def replaced_partitions(facts: Facts) -> list[Row]:
-    """Rows of the logical partitions that the new rows lie in are gone."""
+    """Without the rows of the logical partitions of the new rows."""
     spec, schema = facts.table.spec(), facts.table.schema()
     new = facts.new.to_pylist()
     gone = {partition_of(row, spec, schema) for row in new}
@@ -242,7 +242,7 @@ EITHER_WAY = (
 
 
 def merging_append(table: Table, facts: Facts) -> DmlResult:
-    """Append to a table that wants two manifests to become one: of each spec and kind a single one is left."""
+    """Append to a table that merges two manifests: one manifest per spec and content is left."""
     result = fp.append(table, facts.new)
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
@@ -253,7 +253,7 @@ def merging_append(table: Table, facts: Facts) -> DmlResult:
 
 
 def one_row_file(table: Table, facts: Facts) -> str:
-    """A file of one row, as another engine would write it for this table."""
+    """A file with one row, as another engine would write it for this table."""
     row = facts.new.slice(0, 1).cast(schema_to_pyarrow(table.schema()))
     folder = Path(table.location().removeprefix("file://").removeprefix("file:"), "given")
     folder.mkdir(exist_ok=True)
@@ -263,7 +263,7 @@ def one_row_file(table: Table, facts: Facts) -> str:
 
 
 def oldest_spec(table: Table) -> int:
-    """The oldest spec whose source columns are still there."""
+    """The oldest spec whose source columns exist."""
     known = fields_by_id(table.schema())
     return min(i for i, spec in table.specs().items() if all(field.source_id in known for field in spec.fields))
 
@@ -275,8 +275,8 @@ def all_cells(_: str, version: int) -> list[Cell]:
 def some_cells(name: str, version: int) -> list[Cell]:
     """Some of the cells; all with ``FLOEPLAN_FUZZ_SECONDS``.
 
-    Tables of one format version take turns. Together the representatives have every cell in format 2, every
-    merge-on-read cell in format 3, where copy-on-write is no different, and half of the cells in format 1.
+    Cells are distributed over the tables of one format version. Together the representatives have every cell in format
+    2, every merge-on-read cell in format 3, where copy-on-write is the same, and half of the cells in format 1.
     """
     found = all_cells(name, version)
     if fuzzing.SECONDS:
@@ -309,7 +309,7 @@ class Forks:
         return self.catalog.register_table(name, location)
 
     def read(self, spark: SparkSession, where: str = "TRUE") -> list[list[str]]:
-        """What Spark reads of every fork, as sorted texts."""
+        """The rows of every fork as Spark reads them, as sorted texts."""
         queries = [f"SELECT {n} AS cell, * FROM local.{name} WHERE {where}" for n, name in enumerate(self.names)]
         with interpreted(spark):
             answered = spark.sql(" UNION ALL ".join(queries)).toArrow().to_pylist()
@@ -320,7 +320,7 @@ class Forks:
 
 
 def with_properties(location: str, properties: Mapping[str, str]) -> str:
-    """Another metadata file of the same table, with more properties."""
+    """A metadata file of the same table with more properties."""
     metadata = Path(location.removeprefix("file://").removeprefix("file:"))
     document = json.loads(metadata.read_text())
     document["properties"] = {**document.get("properties", {}), **properties}
@@ -330,7 +330,7 @@ def with_properties(location: str, properties: Mapping[str, str]) -> str:
 
 
 def text(row: Row) -> str:
-    """A row to compare: NaN equals itself, -0.0 is not 0.0."""
+    """A row as text: NaN equals itself, -0.0 differs from 0.0."""
     return repr(sorted(row.items()))
 
 
@@ -339,7 +339,7 @@ def texts(rows: Sequence[Row]) -> list[str]:
 
 
 def check_manifests(table: Table) -> None:
-    """Each manifest holds files of one spec, and its counts are those of its entries."""
+    """Each manifest has files of one spec and correct counts."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
     listed = read_manifest_list(snapshot.manifest_list, table.io)

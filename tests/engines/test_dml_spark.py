@@ -1,6 +1,6 @@
-"""Changes with a Spark session: descriptor jobs, DataFrames, and expressions and joins that only Spark evaluates.
+"""Changes with a Spark session: descriptor jobs, DataFrames, and expressions and joins that need Spark.
 
-The table is evolved and of format 3 or 2; what Spark with Iceberg reads afterwards is the judge.
+The table is evolved, in format 2 or 3; results are verified by reading with Spark and Iceberg.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FORMATS = pytest.mark.parametrize("made", [POSITIONS, VECTORS], indirect=True)
 ONE_FORMAT = pytest.mark.parametrize(
     "made", [pytest.param(POSITIONS, marks=pytest.mark.matrix), VECTORS], indirect=True
 )
-"""Where the format version makes no difference."""
+"""For tests that do not depend on the format version."""
 
 
 def modes(*left_to_ci: tuple[str, str]) -> pytest.MarkDecorator:
-    """Both tables with both modes; ``make test`` leaves some of these out."""
+    """Both tables with both modes; ``make test`` skips some of them."""
     every = [(name, mode) for name in (POSITIONS, VECTORS) for mode in (COPY, MERGE)]
     marked = [pytest.param(*case, marks=pytest.mark.matrix if case in left_to_ci else ()) for case in every]
     return pytest.mark.parametrize(("made", "mode"), marked, indirect=["made"])
@@ -40,7 +40,7 @@ def modes(*left_to_ci: tuple[str, str]) -> pytest.MarkDecorator:
 
 @pytest.fixture(autouse=True)
 def _every_task_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little work there is, Spark does it."""
+    """Run all work on Spark, whatever its size."""
     monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
 
 
@@ -65,9 +65,7 @@ def same(left: dict[int, dict[str, Any]], right: dict[int, dict[str, Any]]) -> N
 
 
 @modes((VECTORS, COPY))
-def test_descriptor_jobs_change_what_this_process_would(
-    mode: str, made: MatrixTable, table: Table, spark: SparkSession
-) -> None:
+def test_descriptor_jobs_equal_local_changes(mode: str, made: MatrixTable, table: Table, spark: SparkSession) -> None:
     before = by_key(made)
     deleted = fp.delete(table, "pk % 4 = 0", spark=spark, mode=mode)
     updated = fp.update(table, {"n": "pk"}, "pk % 4 = 1", spark=spark, mode=mode)
@@ -81,9 +79,9 @@ def test_descriptor_jobs_change_what_this_process_would(
     expected = {pk: row | {"n": pk} if pk % 4 == 1 else row for pk, row in before.items() if pk % 4}
     assert deleted.rows_deleted == len(before) - len(expected)
     assert updated.rows_updated == sum(pk % 4 == 1 for pk in before)
-    met = [pk for pk in (2, 3) if pk in expected]
-    assert (merged.rows_updated, merged.rows_inserted) == (len(met), 1)
-    expected |= {pk: expected[pk] | {"n": 1 - pk} for pk in met}
+    matched = [pk for pk in (2, 3) if pk in expected]
+    assert (merged.rows_updated, merged.rows_inserted) == (len(matched), 1)
+    expected |= {pk: expected[pk] | {"n": 1 - pk} for pk in matched}
     expected[80_000] = dict.fromkeys(before[next(iter(before))]) | {"pk": 80_000, "n": -3}
     same(by_key(made), expected)
 
@@ -127,15 +125,15 @@ def test_joins_only_spark_makes(mode: str, made: MatrixTable, table: Table, spar
         .when_not_matched_by_source_delete("t.pk = 3")
         .execute()
     )
-    meets = {k * 100 + 1: k for k in range(1, 30, 3) if before.get(k * 100 + 1, {}).get("s") is not None}
+    matches = {k * 100 + 1: k for k in range(1, 30, 3) if before.get(k * 100 + 1, {}).get("s") is not None}
     expected = {}
     for pk, row in before.items():
-        if pk in meets:
-            if meets[pk] != 10:
-                expected[pk] = row | {"n": meets[pk] * 10, "s": f"m{meets[pk]}"}
+        if pk in matches:
+            if matches[pk] != 10:
+                expected[pk] = row | {"n": matches[pk] * 10, "s": f"m{matches[pk]}"}
         elif pk != 3:
             expected[pk] = row
-    inserted = [k for k in (22, 25, 28) if k * 100 + 1 not in meets]
+    inserted = [k for k in (22, 25, 28) if k * 100 + 1 not in matches]
     for k in inserted:
         expected[90_000 + k] = dict.fromkeys(before[next(iter(before))]) | {"pk": 90_000 + k, "n": k * 10}
     assert result.rows_inserted == len(inserted)
@@ -152,7 +150,7 @@ def test_joins_only_spark_makes(mode: str, made: MatrixTable, table: Table, spar
     ],
     indirect=["made"],
 )
-def test_sources_too_large_to_be_sent_along_are_joined_by_spark(
+def test_large_sources_are_joined_by_spark(
     framed: bool, made: MatrixTable, table: Table, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floeplan.dml.merge.run.SHIPPED_ROWS", 3)
@@ -221,10 +219,10 @@ def test_rows_keep_their_identity_in_format_3(matrix: Matrix, local_catalog: Sql
 
 
 @modes((VECTORS, COPY))
-def test_spark_goes_on_where_floeplan_stopped_and_the_other_way_round(
+def test_spark_and_floeplan_continue_on_tables_of_each_other(
     mode: str, made: MatrixTable, table: Table, spark: SparkSession
 ) -> None:
-    """Deletes of one are merged into those of the other, and nobody loses or revives a row."""
+    """Deletes of one engine are merged into those of the other; no row is lost or restored."""
     before = by_key(made)
     fp.delete(table, "pk % 6 = 0", mode=mode)
     spark.sql(f"DELETE FROM {made.name} WHERE pk % 6 = 2")

@@ -1,4 +1,4 @@
-"""The doctor finds nothing wrong with what Spark and Iceberg's own runtime wrote, whatever the table went through."""
+"""The doctor finds no problems in any matrix table written by Spark and Iceberg."""
 
 from __future__ import annotations
 

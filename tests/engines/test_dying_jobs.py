@@ -1,7 +1,7 @@
-"""A Spark job that dies: what its tasks had written by then is removed, and the table is as it was.
+"""A failed Spark job: files of its finished tasks are removed, and the table is unchanged.
 
-Two of six tasks run at a time, so most are done when the last one begins, which dies. Files of tasks whose end Spark
-has not heard of by then are not known to anyone and may stay.
+Two of six tasks run at a time, so most are finished when the last one starts and fails. Files of tasks whose end was
+not reported to the driver are unknown and may stay.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TASKS = 6
 
 @pytest.fixture(autouse=True)
 def _in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little there is to do, each file is read and written by a task of its own."""
+    """Each file is read and written by its own task, whatever its size."""
     monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
     monkeypatch.setattr("floeplan.dml.spark_rows.FILES_PER_TASK_BYTES", 1)
 
 
 @pytest.fixture
 def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that are removed by this process."""
+    """Records files that this process removes."""
     found: list[str] = []
 
     def noted(files: TableFiles, paths: Iterable[str]) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog) -> Table:
-    """A file for each task, whose row is the number of the task."""
+    """One file per task; its row is the number of the task."""
     local_catalog.create_namespace_if_not_exists("dying")
     schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "v", LongType()))
     made = local_catalog.create_table(f"dying.t{uuid4().hex}", schema, properties={"format-version": "2"})
@@ -69,7 +69,7 @@ def files(table: Table) -> set[str]:
 
 
 def assert_few_left(table: Table, before: set[str], removed: list[str]) -> None:
-    """Tasks that were done have left nothing: each but the last wrote one file."""
+    """Finished tasks have left no files: each but the last wrote one."""
     assert removed
     assert before.isdisjoint(removed)
     left = files(table)
@@ -78,7 +78,7 @@ def assert_few_left(table: Table, before: set[str], removed: list[str]) -> None:
 
 
 def test_a_file_that_cannot_be_read_for_a_merge(spark: SparkSession, table: Table, removed: list[str]) -> None:
-    """Joined by Spark where the rows are read: those of the other side are sent to all."""
+    """A broadcast join in the tasks that read the rows."""
     paths = [file.path for file in fp.plan_scan(table).files]
     rows = [pq.read_table(path.removeprefix("file://")) for path in paths]
     assert [row["a"].to_pylist() for row in rows] == [[number] for number in range(TASKS)]

@@ -1,4 +1,4 @@
-"""Partition values of fixed length as Iceberg Java writes them: with a length that the schema does not mention."""
+"""Partition values of fixed type as Iceberg Java writes them: with a length that the schema lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CODES = (b"abc", b"\x06bc", None)
 
 
 def java_table(spark: SparkSession, folder: Path) -> str:
-    """A table partitioned by a fixed column, one file a partition; returns where its metadata is."""
+    """A table partitioned by a fixed column, one file per partition; returns its metadata location."""
     jvm: Any = spark._jvm
     iceberg, nested = jvm.org.apache.iceberg, jvm.org.apache.iceberg.types.Types.NestedField
     fixed = jvm.org.apache.iceberg.types.Types.FixedType.ofLength(3)

@@ -1,5 +1,6 @@
-"""Files of Iceberg's own writer joined, their pages kept or made anew without deleted rows: every reader sees the same
-rows, whole and by a filter."""
+"""Joined files of Iceberg's own writer, with copied or filtered pages: every reader sees the same rows, with and
+without a filter.
+"""
 
 from __future__ import annotations
 
@@ -144,10 +145,10 @@ def by_iceberg(spark: SparkSession, name: str) -> pa.Table:
 
 
 def kept(old: list[str], new: str) -> set[str]:
-    """Columns of which every page of the new file is one of the old ones'."""
+    """Columns whose pages in the new file are all copied from old files."""
     pages = {page for path in old for fact in facts_of(Path(path)) for page in fact["pages"]}
     facts = facts_of(Path(new))
     assert max(fact["group"] for fact in facts) > 0, "the file has several row groups"
     columns = {fact["column"][0] for fact in facts}
-    anew = {fact["column"][0] for fact in facts if not pages.issuperset(fact["pages"])}
-    return columns - anew
+    encoded = {fact["column"][0] for fact in facts if not pages.issuperset(fact["pages"])}
+    return columns - encoded

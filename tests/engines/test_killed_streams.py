@@ -1,8 +1,8 @@
-"""A stream whose driver is killed, reading from one table and writing to another, goes on from its checkpoint.
+"""A stream from one table into another whose driver is killed continues from its checkpoint.
 
-The process is killed for real, with its JVM, at steps of its own batch; this session starts the query again. That a
-batch which is repeated is not committed again is also tested without a killed process (``test_spark_read_source.py``
-with Spark, ``test_spark_read_streams.py`` without), so this test, which takes a minute, runs in CI alone.
+The process and its JVM are killed at steps of a batch; this session restarts the query. That a repeated batch is not
+committed again is also tested without a killed process (``test_spark_read_source.py`` with Spark,
+``test_spark_read_streams.py`` without), so this test, which takes a minute, runs only in CI.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
     made.close()
 
 
-def sunk(catalog: SqlCatalog) -> list[int]:
+def sink_rows(catalog: SqlCatalog) -> list[int]:
     return sorted(catalog.load_table("db.sink").scan().to_arrow()["k"].to_pylist())
 
 
 def few_steps() -> tuple[str, ...]:
-    """The step at which a batch could be repeated; with ``FLOEPLAN_FUZZ_SECONDS`` all: each starts a JVM."""
+    """The step after which a batch is repeated; all steps with ``FLOEPLAN_FUZZ_SECONDS``, since each starts a JVM."""
     return STEPS if fuzzing.SECONDS else ("committed",)
 
 
@@ -54,15 +54,15 @@ def test_nothing_is_lost_or_repeated(spark: SparkSession, catalog: SqlCatalog, t
     stream(spark, tmp_path, "floeplan")
     add(catalog.load_table("db.source"), MORE)
     command = [sys.executable, "-m", "tests.support.faults.killed_stream", str(tmp_path), step]
-    said = tmp_path / "said"
-    with said.open("w") as log:
+    output = tmp_path / "output"
+    with output.open("w") as log:
         killed = subprocess.run(command, cwd=ROOT, start_new_session=True, stdout=log, stderr=log, check=False)
-    assert killed.returncode == -signal.SIGKILL, said.read_text()
-    assert sunk(catalog) == [*FIRST, *(MORE if step == "committed" else ())]
+    assert killed.returncode == -signal.SIGKILL, output.read_text()
+    assert sink_rows(catalog) == [*FIRST, *(MORE if step == "committed" else ())]
     assert sorted(path.name for path in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")) == ["0", "1"]
     assert [path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")] == ["0"]
 
     stream(spark, tmp_path, "floeplan")
-    assert sunk(catalog) == [*FIRST, *MORE]
+    assert sink_rows(catalog) == [*FIRST, *MORE]
     history = catalog.load_table("db.sink").metadata.snapshots
-    assert [told.summary.additional_properties[BATCH_ID] for told in history if told.summary] == ["0", "1"]
+    assert [snapshot.summary.additional_properties[BATCH_ID] for snapshot in history if snapshot.summary] == ["0", "1"]

@@ -1,4 +1,4 @@
-"""The peer matrix holds what its names promise: a table that lost its peculiarity would prove nothing."""
+"""The matrix tables have the properties that their names state."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_old_spec_partitions_by_a_column_of_the_same_name_and_another_id(
 
 
 def test_partition_granularity_makes_deletes_of_several_files(matrix: Matrix) -> None:
-    """Iceberg writes the bounds of the path only for a delete file that names one data file."""
+    """Iceberg writes bounds of the path only for a delete file of one data file."""
     files = delete_files(matrix, "evolving_v2_position_partition")
     with_bounds = [bool(file["lower_bounds"]) for file in files]
     assert True in with_bounds

@@ -1,4 +1,4 @@
-"""Metadata as columns says what Iceberg's own metadata tables say, for every table of the peer matrix."""
+"""Metadata as columns equals Iceberg's own metadata tables, for every matrix table."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PER_COLUMN = {
 
 
 def field_ids(table: Table) -> frozenset[int]:
-    """Every column the table has ever had, those of position delete files, and those of row lineage."""
+    """Every column the table has ever had, and those of position delete files and row lineage."""
     known = {field_id for schema in table.metadata.schemas for field_id in schema.field_ids}
     return frozenset(known | {POSITION_DELETE_PATH, *RESERVED.values()})
 
@@ -75,7 +75,7 @@ def manifest_list(table: Table, snapshot_id: int | None = None) -> ManifestListT
 
 
 def spark_entry(row: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
-    """An entry of Spark's metadata table in the shape of ours; what is null or empty is left out."""
+    """An entry of Spark's metadata table in our form, without null or empty values."""
     file = row["data_file"]
     entry = {name: row[name] for name in ("status", "snapshot_id", "sequence_number", "file_sequence_number")}
     entry |= {name: file[name] for name in PLAIN}
@@ -85,7 +85,7 @@ def spark_entry(row: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any
 
 
 def physical(value: Any) -> Any:
-    """A partition value as the columns hold it."""
+    """A partition value in its physical form."""
     match value:
         case bool():
             return int(value)
@@ -99,7 +99,7 @@ def physical(value: Any) -> Any:
 
 
 def comparable(entries: EntriesTable, columns: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Our entries without what only we know: the manifest, the position in it and partition fields Spark leaves out."""
+    """Our entries without what Spark lacks: the manifest, the position in it, and some partition fields."""
     for row in entries.table.to_pylist():
         entry = {name: value for name, value in row.items() if value is not None and name in columns}
         yield {key: repr(v) if key.startswith("partition.") and isinstance(v, float) else v for key, v in entry.items()}
@@ -110,7 +110,7 @@ def in_order(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def union_partition_ids(spark: SparkSession, table: JavaTable) -> dict[str, int]:
-    """Partition field ids by the names Iceberg gives them in the partition column of its metadata tables."""
+    """Partition field ids by their names in the partition column of Iceberg's metadata tables."""
     fields = spark._jvm.org.apache.iceberg.Partitioning.partitionType(table).fields()
     return {field.name(): field.fieldId() for field in fields}
 
@@ -153,7 +153,7 @@ def test_manifests_equal_the_manifests_table_of_spark(name: str, matrix: Matrix,
 
 
 def spark_manifest(row: dict[str, Any]) -> dict[str, Any]:
-    """A manifest of Spark's metadata table; it counts data and delete files apart."""
+    """A manifest of Spark's metadata table, which counts data and delete files separately."""
     kind, other = ("data", "delete") if row["content"] == 0 else ("delete", "data")
     counts = {status: row.pop(f"{status}_{kind}_files_count") for status in ("added", "existing", "deleted")}
     assert not any(row.pop(f"{status}_{other}_files_count") for status in counts)
@@ -184,7 +184,7 @@ def our_manifests(manifests: ManifestListTable, table: Table, known_to_spark: se
 
 
 def readable(summaries: Summaries, row: int, transform: Any, type_: PrimitiveType, known: bool) -> dict[str, Any]:
-    """A summary as Iceberg shows it to people; of a field whose source column is gone it shows no bounds."""
+    """A summary as Iceberg displays it; fields of dropped source columns have no bounds."""
 
     def show(raw: bytes | None) -> str:
         if raw is None or not known:
@@ -210,7 +210,7 @@ def java_float(value: float) -> str:
 def test_an_identity_partition_value_is_the_value_in_the_file(
     name: str, matrix: Matrix, local_catalog: SqlCatalog
 ) -> None:
-    """Asked of the files themselves: Iceberg's metadata tables know nothing of a field whose source column is gone."""
+    """Compared with the data files: Iceberg's metadata tables lack fields of dropped source columns."""
     table = local_catalog.load_table(matrix.table(name).identifier)
     union = UnionPartitionType.of_table(table.metadata)
     entries = our_entries(table, manifest_list(table)).live()

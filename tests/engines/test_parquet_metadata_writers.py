@@ -1,4 +1,4 @@
-"""Files of five writers, every type each of them has: no statistic, page index or bloom filter rules out a row."""
+"""Files of five writers with every type: no statistic, page index or bloom filter rules out a stored row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.engines
 
 
 def assert_metadata_is_true(path: str, rows: pa.Table | None = None) -> tuple[ParquetFooter, dict[str, PageIndex]]:
-    """No statistic and no filter of the file rules out a row of it; returns the footer and the pages by column."""
+    """Assert that no statistic or filter rules out a row of the file; returns the footer and the pages by column."""
     source = LocalSource(path)
     footer = read_footer(source)
     table = pq.ParquetFile(path).read() if rows is None else rows
@@ -72,11 +72,11 @@ def assert_filters_admit(
     answers = probe_file(source, footer, questions, range(footer.num_row_groups))
     for group, value in sample:
         might = answers.might_contain(column, (value,))
-        assert might is None or might[group], f"{value!r} of {column} is in row group {group}, and is denied"
+        assert might is None or might[group], f"{value!r} of {column} is in row group {group}, but ruled out"
 
 
 def hidden_table() -> pa.Table:
-    """Structs that are null over children that are not, one of them dictionary-encoded."""
+    """Null structs with non-null children, one of them dictionary-encoded."""
     texts = pa.array([f"text {i % 7}" for i in range(ROWS)])
     children = {"x": pa.array(range(ROWS)), "text": texts, "dictionary": texts.dictionary_encode()}
     mask = pa.array([i % 10 == 0 for i in range(ROWS)])
@@ -94,8 +94,8 @@ def test_metadata_is_true(writer: str, rows: Callable[[], pa.Table], tmp_path: P
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_a_file_tells_is_put_to_use(writer: str, tmp_path: Path) -> None:
-    """Caution must not grow into ignorance: bounds of all columns that have any, pages wherever they are indexed."""
+def test_statistics_of_a_file_are_used(writer: str, tmp_path: Path) -> None:
+    """Bounds of all columns that have them are used, and pages of all columns that are indexed."""
     path = tmp_path / "file.parquet"
     WRITERS[writer](sample_table(), path)
     footer, pages = assert_metadata_is_true(str(path))
@@ -119,7 +119,7 @@ def test_nulls_of_structs_are_nulls_of_what_is_inside(writer: str, tmp_path: Pat
 
 @pytest.mark.parametrize("rows", [sample_table, unsigned_table])
 def test_metadata_of_duckdb_version_2_is_true(rows: Callable[[], pa.Table], tmp_path: Path) -> None:
-    """The rows come from DuckDB itself: pyarrow cannot read its delta encoding of columns without values."""
+    """Rows are read by DuckDB itself: pyarrow cannot read its delta encoding of all-null columns."""
     path = tmp_path / "file.parquet"
     write_duckdb(rows(), path, "V2")
     with duckdb.connect() as connection:

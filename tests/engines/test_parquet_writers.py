@@ -1,4 +1,4 @@
-"""Files of five writers: pruning loses no row, and the reader returns exactly the rows the judge picks."""
+"""Files of five writers: pruning loses no row, and the reader returns exactly the rows of the oracle."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def canonical_rows(footer: ParquetFooter, table: pa.Table) -> list[dict[int, Any
 
 
 def assert_reads_exactly(path: Path, predicates: list[str]) -> dict[str, ReadResult]:
-    """Every predicate gives the judge's rows, all columns of them; nothing that matches was pruned."""
+    """Every predicate returns the rows of the oracle with all columns; no matching row is pruned."""
     footer = read_footer(LocalSource(path))
     table = pq.ParquetFile(path, coerce_int96_timestamp_unit="us").read()
     rows = canonical_rows(footer, table)
@@ -131,7 +131,7 @@ def test_spark_is_read_exactly(settings: str, spark: SparkSession, tmp_path: Pat
 
 
 def test_nan_that_statistics_leave_out_is_found(tmp_path: Path) -> None:
-    """A scan that trusts them returns too few rows of `f > x`, and none of `f = NaN`."""
+    """A scan that trusts them misses rows of `f > x` and all rows of `f = NaN`."""
     path = tmp_path / "nan.parquet"
     random = np.random.default_rng(0)
     f = random.normal(100, 50, 20_000)
@@ -144,7 +144,7 @@ def test_nan_that_statistics_leave_out_is_found(tmp_path: Path) -> None:
 
 
 def test_a_maximum_of_nan_prunes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark writes max = NaN beside a finite min; compared naively, no value is at most NaN."""
+    """Spark writes max = NaN with a finite min; with naive comparisons no value is at most NaN."""
     table = pa.table({"sorted": range(3000), "f": [float("nan") if i % 100 == 7 else float(i) for i in range(3000)]})
     path = write_spark(table, tmp_path / "out", spark)
     assert read(str(path), "f = 1234.0").table["sorted"].to_pylist() == [1234]

@@ -1,8 +1,8 @@
-"""Spark reads what Floeplan commits to evolved tables of every format, and goes on working with them.
+"""Spark reads what Floeplan commits to evolved tables of every format, and can change them further.
 
-Each table goes through an append, a removal of whole files of every spec, row-level deletes in files of every spec and
-a rewrite of files, each committed; Spark's rows are held against what should be there, and Iceberg's metadata tables
-against what Floeplan says it wrote. Then Spark rewrites the manifests and deletes rows itself.
+Each table gets an append, a removal of whole files of every spec, row-level deletes in files of every spec and a
+rewrite, each committed. Spark's rows are compared with the expected rows, and Iceberg's metadata tables with Floeplan's
+results. Then Spark rewrites the manifests and deletes rows itself.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ TABLES = (
 
 
 @dataclass
-class Course:
-    """A table of the matrix on its way through commits.
+class TableHistory:
+    """A table of the matrix and its commits.
 
-    ``rows`` is what Spark read last, by data file and in the order of the file; ``expected`` counts the rows of each
-    ``pk`` there should be.
+    ``rows`` is what Spark read last, by data file and in file order; ``expected`` is the expected row count of each
+    ``pk``.
     """
 
     spark_table: MatrixTable
@@ -65,10 +65,10 @@ class Course:
     results: list[CommitResult] = field(default_factory=list)
 
     @classmethod
-    def of(cls, spark_table: MatrixTable, catalog: SqlCatalog) -> Course:
-        course = cls(spark_table, catalog.load_table(spark_table.identifier))
-        course.expected = course.read()
-        return course
+    def of(cls, spark_table: MatrixTable, catalog: SqlCatalog) -> TableHistory:
+        history = cls(spark_table, catalog.load_table(spark_table.identifier))
+        history.expected = history.read()
+        return history
 
     @property
     def version(self) -> int:
@@ -101,67 +101,69 @@ def one_file_per_spec(plan: ScanPlan, without_deletes: bool = False) -> list[int
     return sorted({int(spec_id[row]): row for row in reversed(usable)}.values())
 
 
-def append(course: Course) -> None:
-    """Rows of the table once more, under keys of their own and the default spec."""
-    rows = course.plan().to_arrow().slice(0, 30)
+def append(history: TableHistory) -> None:
+    """Copies of existing rows with new keys under the default spec."""
+    rows = history.plan().to_arrow().slice(0, 30)
     keys = list(range(70_000, 70_000 + len(rows)))
     rows = rows.set_column(rows.schema.get_field_index("pk"), "pk", pa.array(keys, rows.schema.field("pk").type))
-    added = write_data_files(WriteTarget.of(course.table), [rows], file_name_token="append")
-    course.expected.update(keys)
-    result = course.commit(SnapshotChange(Operation.APPEND, added_data=added))
-    assert {m.spec_id for m in result.manifests_written} == {course.table.metadata.default_spec_id}
+    added = write_data_files(WriteTarget.of(history.table), [rows], file_name_token="append")
+    history.expected.update(keys)
+    result = history.commit(SnapshotChange(Operation.APPEND, added_data=added))
+    assert {m.spec_id for m in result.manifests_written} == {history.table.metadata.default_spec_id}
 
 
-def remove_files(course: Course) -> None:
-    plan = course.plan()
+def remove_files(history: TableHistory) -> None:
+    plan = history.plan()
     files = plan.files.entries.take(np.array(one_file_per_spec(plan)))
     paths = files.path.to_pylist()
-    course.expected.subtract(pk for path in paths for pk in course.rows.get(path, []))
-    course.expected = +course.expected
-    head = course.table.metadata.current_snapshot_id
+    history.expected.subtract(pk for path in paths for pk in history.rows.get(path, []))
+    history.expected = +history.expected
+    head = history.table.metadata.current_snapshot_id
     change = SnapshotChange(Operation.DELETE, removed_data=frozenset(paths), removed_entries=files, planned_on=head)
-    result = course.commit(change)
+    result = history.commit(change)
     assert result.summary["deleted-data-files"] == str(len(paths))
     assert {m.spec_id for m in result.manifests_written} >= set(files.spec_id.tolist())
 
 
-def delete_rows(course: Course) -> None:
+def delete_rows(history: TableHistory) -> None:
     """The first row of a file of each spec."""
-    plan = course.plan()
+    plan = history.plan()
     files = plan.files.entries.take(np.array(one_file_per_spec(plan, without_deletes=True)))
-    course.expected.subtract(course.rows[path][0] for path in files.path.to_pylist())
-    course.expected = +course.expected
-    write = write_deletion_vectors if course.version > 2 else write_position_deletes
+    history.expected.subtract(history.rows[path][0] for path in files.path.to_pylist())
+    history.expected = +history.expected
+    write = write_deletion_vectors if history.version > 2 else write_position_deletes
     positions = [np.array([0])] * len(files)
-    deletes = write(WriteTarget.of(course.table), files, positions, file_name_token="delete")
-    result = course.commit(SnapshotChange(Operation.DELETE, added_deletes=deletes))
+    deletes = write(WriteTarget.of(history.table), files, positions, file_name_token="delete")
+    result = history.commit(SnapshotChange(Operation.DELETE, added_deletes=deletes))
     assert {m.spec_id for m in result.manifests_written} == set(files.spec_id.tolist())
-    assert result.summary["added-dvs" if course.version > 2 else "added-position-delete-files"] == str(len(files))
+    assert result.summary["added-dvs" if history.version > 2 else "added-position-delete-files"] == str(len(files))
 
 
-def rewrite_files(course: Course) -> None:
-    """Files of every spec become files of the default spec; the vectors of the old ones go with them."""
-    plan = course.plan()
+def rewrite_files(history: TableHistory) -> None:
+    """Files of every spec are rewritten to the default spec; deletion vectors of the old files are removed."""
+    plan = history.plan()
     chosen = [plan.files[row] for row in one_file_per_spec(plan)]
-    reader = PlanReader.of(plan, course.table.schema())
+    reader = PlanReader.of(plan, history.table.schema())
     rows = [reader.read(file) for file in chosen]
-    added = write_data_files(WriteTarget.of(course.table), rows, file_name_token="rewrite")
+    added = write_data_files(WriteTarget.of(history.table), rows, file_name_token="rewrite")
     removed = frozenset(file.path for file in chosen)
-    result = course.commit(SnapshotChange(Operation.REPLACE, added_data=added, removed_data=removed))
+    result = history.commit(SnapshotChange(Operation.REPLACE, added_data=added, removed_data=removed))
     vectors = {(d.path, d.content_offset) for file in chosen for d in file.deletes if d.content_offset is not None}
     assert result.summary.get("removed-dvs", "0") == str(len(vectors))
 
 
-def check_metadata_tables(course: Course) -> None:
-    """Iceberg's metadata tables say of the commits what Floeplan says of them."""
-    told = {row["snapshot_id"]: dict(row["summary"]) for row in course.spark_table.metadata("snapshots").to_pylist()}
-    for result in course.results:
+def check_metadata_tables(history: TableHistory) -> None:
+    """Iceberg's metadata tables equal Floeplan's commit results."""
+    summaries = {
+        row["snapshot_id"]: dict(row["summary"]) for row in history.spark_table.metadata("snapshots").to_pylist()
+    }
+    for result in history.results:
         expected = {name: value for name, value in result.summary.items() if name != "operation"}
-        assert told[result.snapshot_id] == expected
-    head = course.table.current_snapshot()
+        assert summaries[result.snapshot_id] == expected
+    head = history.table.current_snapshot()
     assert head is not None
     listed = read_manifest_list(head.manifest_list)
-    seen = {row["path"]: row for row in course.spark_table.metadata("manifests").to_pylist()}
+    seen = {row["path"]: row for row in history.spark_table.metadata("manifests").to_pylist()}
     assert list(seen) == listed.path.to_pylist()
     for row, path in enumerate(seen):
         kind = "data" if listed.content[row] == DATA else "delete"
@@ -172,31 +174,31 @@ def check_metadata_tables(course: Course) -> None:
 
 
 @pytest.mark.parametrize("name", parametrized(TABLES))
-def test_spark_reads_what_was_committed_and_goes_on(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
-    course = Course.of(matrix.fork(name), local_catalog)
-    append(course)
-    remove_files(course)
-    if course.version > 1:
-        delete_rows(course)
-    rewrite_files(course)
-    check_metadata_tables(course)
-    spark_goes_on(course)
+def test_spark_reads_what_was_committed_and_continues(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    history = TableHistory.of(matrix.fork(name), local_catalog)
+    append(history)
+    remove_files(history)
+    if history.version > 1:
+        delete_rows(history)
+    rewrite_files(history)
+    check_metadata_tables(history)
+    spark_continues(history)
 
 
-def spark_goes_on(course: Course) -> None:
-    """Where an identity source is gone Spark cannot delete rows, nor rewrite manifests with its void in the spec."""
-    name, spark = course.spark_table.name, course.spark_table.spark
+def spark_continues(history: TableHistory) -> None:
+    """If an identity source is dropped, Spark cannot delete rows or rewrite manifests whose spec has its void field."""
+    name, spark = history.spark_table.name, history.spark_table.spark
     source_gone = "dropped_sources" in name
     with interpreted(spark):
-        if not (source_gone and course.version == 1):
+        if not (source_gone and history.version == 1):
             spark.sql(f"CALL local.system.rewrite_manifests('{name}')").collect()
         if not source_gone:
-            gone = sorted(course.expected)[::4]
+            gone = sorted(history.expected)[::4]
             spark.sql(f"DELETE FROM {name} WHERE pk IN ({', '.join(map(str, gone))})")
-            course.expected -= Counter({pk: course.expected[pk] for pk in gone})
-    assert course.read() == course.expected
-    course.table.refresh()
-    assert Counter(course.plan().to_arrow()["pk"].to_pylist()) == course.expected
+            history.expected -= Counter({pk: history.expected[pk] for pk in gone})
+    assert history.read() == history.expected
+    history.table.refresh()
+    assert Counter(history.plan().to_arrow()["pk"].to_pylist()) == history.expected
 
 
 def test_spark_creates_floeplan_modifies(spark: SparkSession, local_catalog: SqlCatalog) -> None:

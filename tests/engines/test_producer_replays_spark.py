@@ -1,7 +1,7 @@
 """Every snapshot that Spark wrote into the tables of the matrix is produced again, from the same metadata.
 
-What Spark's snapshot added and removed becomes a change; Floeplan's snapshot of it, on the same head, must hold the
-same live files with the same sequence numbers and row ids, and its summary must say the same.
+The files that Spark's snapshot added and removed become a change; Floeplan's snapshot of it on the same head must have
+the same live files, sequence numbers and row ids, and the same summary.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TABLES = (
     "evolving_v3",
 )
 PARTITIONS = "changed-partition-count"
-OF_THE_ENGINE = ("engine-", "app-", "iceberg-", "spark.", "manifests-", PARTITIONS)
+OF_THE_ENGINE = ("engine-", "app-", "iceberg-", "spark.", "floeplan.", "manifests-", PARTITIONS)
 INHERITED = ("sequence_number", "file_sequence_number", "first_row_id", "snapshot_id")
 
 
@@ -58,7 +58,7 @@ def read_json(location: str) -> dict[str, Any]:
 
 
 def commits(latest: str) -> Iterator[tuple[TableMetadata, Snapshot]]:
-    """The metadata before each snapshot that a table still remembers, and the snapshot."""
+    """The metadata before each snapshot in the metadata log, and the snapshot."""
     document = read_json(latest)
     locations = [entry["metadata-file"] for entry in document["metadata-log"]]
     history = [TableMetadataUtil.parse_obj(read_json(location)) for location in [*locations, latest]]
@@ -72,7 +72,7 @@ def entries_of(manifests: ManifestListTable, union: UnionPartitionType) -> Entri
 
 
 def change_of(snapshot: Snapshot, entries: EntriesTable) -> SnapshotChange:
-    """What the snapshot did, as if it were yet to be done."""
+    """The snapshot as a change that is not committed yet."""
     assert snapshot.summary is not None
     own = entries.ints("snapshot_id") == snapshot.snapshot_id
     added, removed = (entries.filter(own & (entries.status == status)) for status in (Status.ADDED, Status.DELETED))
@@ -88,7 +88,7 @@ def change_of(snapshot: Snapshot, entries: EntriesTable) -> SnapshotChange:
 
 
 def new_files(entries: EntriesTable) -> EntriesTable | None:
-    """The same files as a writer hands them over: with nothing that a snapshot gives them."""
+    """The same files without values that a snapshot assigns."""
     if not len(entries):
         return None
     table = entries.table.drop_columns(["manifest", "ordinal"])
@@ -137,7 +137,7 @@ def replayed(
 
 
 @pytest.mark.parametrize("table", parametrized(TABLES))
-def test_a_replayed_snapshot_has_the_same_files_and_says_the_same(
+def test_a_replayed_snapshot_has_the_same_files_and_summary(
     table: str, matrix: Matrix, local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:
     seen = 0
@@ -153,7 +153,7 @@ def test_a_replayed_snapshot_has_the_same_files_and_says_the_same(
         assert not ours.missing_data
         assert not ours.missing_deletes
         assert numbers(ours.snapshot) == numbers(theirs)
-        assert partition_count(ours.snapshot) >= partition_count(theirs), "Java takes equal texts for one partition"
+        assert partition_count(ours.snapshot) >= partition_count(theirs), "Java counts equal texts as one partition"
         assert ours.snapshot.sequence_number == (theirs.sequence_number or 0)
         assert ours.snapshot.schema_id == theirs.schema_id
         assert ours.snapshot.parent_snapshot_id == theirs.parent_snapshot_id
@@ -166,12 +166,12 @@ def test_a_replayed_snapshot_has_the_same_files_and_says_the_same(
 
 
 def without_row_ids(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """New row ids go by the order of the manifests, which is not Spark's."""
+    """New row ids depend on the order of manifests, which differs from Spark's."""
     return {path: {name: value for name, value in row.items() if name != "first_row_id"} for path, row in rows.items()}
 
 
 def check_manifests(produced: ProducedSnapshot, union: UnionPartitionType) -> None:
-    """Each manifest has the entries of one spec, and the list counts them right."""
+    """Each manifest has entries of one spec, and correct counts in the list."""
     manifests = read_manifest_list(produced.snapshot.manifest_list)
     entries = entries_of(manifests, union)
     for row in range(len(manifests)):
@@ -188,7 +188,7 @@ def check_manifests(produced: ProducedSnapshot, union: UnionPartitionType) -> No
 @pytest.mark.parametrize(
     "table", parametrized(["evolving_v3", "dropped_sources_v3_vectors", "evolving_v2_to_v3_vectors"])
 )
-def test_row_ids_never_change_and_never_meet(
+def test_row_ids_never_change_and_never_overlap(
     table: str, matrix: Matrix, local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:
     for metadata, _, ours in replayed(table, matrix, local_catalog, tmp_path):

@@ -1,4 +1,4 @@
-"""Rewrites beside Iceberg's own writer, and on workers that are taken away: nothing is lost, nothing doubled."""
+"""Rewrites with concurrent commits of Iceberg's own writer and with killed workers: no row is lost or doubled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START = {number: number * 10 for number in range(60)}
 
 @pytest.fixture
 def written(spark: SparkSession, local_catalog: SqlCatalog, version: int) -> Table:
-    """Ids 0–59 in two files of each of three parts, some rows deleted already."""
+    """Ids 0–59 in two files of each of three parts, with some deleted rows."""
     name = f"rewrites.t{uuid.uuid4().hex[:8]}"
     spark.sql("CREATE NAMESPACE IF NOT EXISTS local.rewrites")
     spark.sql(
@@ -43,7 +43,7 @@ def written(spark: SparkSession, local_catalog: SqlCatalog, version: int) -> Tab
 
 
 def read(spark: SparkSession, table: Table) -> dict[int, int]:
-    """What Iceberg reads, every row once."""
+    """The rows as Iceberg reads them, each once."""
     rows = spark.sql(f"SELECT id, v FROM local.{'.'.join(table.name())}").collect()
     found = {row["id"]: row["v"] for row in rows}
     assert len(found) == len(rows)
@@ -68,7 +68,7 @@ OTHERS = {
 
 @pytest.mark.parametrize(("version", "step"), [(2, "before-commit"), (3, "before-commit"), (2, "refreshed")])
 @pytest.mark.parametrize("other", OTHERS)
-def test_what_spark_commits_meanwhile_is_neither_lost_nor_undone(
+def test_concurrent_commits_of_spark_are_neither_lost_nor_undone(
     spark: SparkSession, written: Table, other: str, step: str
 ) -> None:
     statement, expected, failed = OTHERS[other]
@@ -86,7 +86,7 @@ def test_what_spark_commits_meanwhile_is_neither_lost_nor_undone(
 
 
 @pytest.mark.parametrize("version", [2])
-def test_a_task_that_is_killed_while_it_writes_is_done_again_by_another(
+def test_a_killed_task_is_repeated_by_another(
     spark: SparkSession, written: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
@@ -105,4 +105,4 @@ def test_a_task_that_is_killed_while_it_writes_is_done_again_by_another(
     live = {Path(file.path.removeprefix("file:")) for file in fp.plan_scan(written.refresh()).files}
     assert live < made
     (half,) = made - live
-    assert half.read_bytes() == b"PAR1 and no more", "an orphan, which no snapshot refers to"
+    assert half.read_bytes() == b"PAR1 and no more", "an unreferenced file"

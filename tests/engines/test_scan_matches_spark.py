@@ -1,7 +1,7 @@
-"""Scans of evolved tables return Spark's rows, and read no file that Iceberg Java would have left out.
+"""Scans of evolved tables return Spark's rows, and read no file that Iceberg Java would skip.
 
-Spark answers by projecting the predicates over an unfiltered read (``MatrixTable.matches``), so its pruning faults do
-not decide. Where Iceberg Java's planning loses rows, a test says so by name.
+Spark projects the predicates over an unfiltered read (``MatrixTable.matches``), so its pruning bugs have no effect.
+Where Iceberg Java's planning loses rows, a test names the case.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.engines
 WITH_DELETES = tuple(name for name in TABLES if name.endswith(("equality", "file", "partition", "vectors")))
 OPTIONS = ScanOptions(report=False)
 HALVES = (("evolving_v2", 0), ("truncations_v2", 1))
-"""Tables, and which half of the predicates Iceberg Java plans with in ``make test``."""
+"""Tables, and the half of the predicates that Iceberg Java plans in ``make test``."""
 
 
 def keys(table: Table, where: str, options: ScanOptions = OPTIONS) -> list[int]:
@@ -73,7 +73,7 @@ def test_counts_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog
     ],
 )
 @pytest.mark.parametrize("name", parametrized(["evolving_v3_vectors", "truncations_v3_vectors"]))
-def test_what_planning_may_use_does_not_change_the_rows(
+def test_planning_options_do_not_change_the_rows(
     name: str, options: ScanOptions, matrix: Matrix, local_catalog: SqlCatalog
 ) -> None:
     made = matrix.table(name)
@@ -105,20 +105,20 @@ def test_no_file_is_kept_that_java_drops_rightly(
 ) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)
-    asked = [predicate for predicate in predicates(made.columns) if not predicate.computed][half::2]
-    needed = files_with_matches(made, asked)
+    chosen = [predicate for predicate in predicates(made.columns) if not predicate.computed][half::2]
+    needed = files_with_matches(made, chosen)
     superfluous = {}
-    for predicate in asked:
+    for predicate in chosen:
         kept = {file.path for file in plan_scan(table, predicate.text, options=OPTIONS).files}
         assert kept >= needed[predicate.text], predicate.text
         superfluous[predicate.text] = kept - needed[predicate.text] - made.kept_files(predicate.text)
     assert {where: files for where, files in superfluous.items() if files} == {}
 
 
-def files_with_matches(made: MatrixTable, asked: Iterable[MatrixPredicate]) -> dict[str, set[str]]:
-    """The data files that hold a live row for which a predicate is TRUE."""
+def files_with_matches(made: MatrixTable, chosen: Iterable[MatrixPredicate]) -> dict[str, set[str]]:
+    """The data files with a live row for which a predicate is TRUE."""
     files = made.file_of_rows()
-    matches = made.matches([predicate.text for predicate in asked])
+    matches = made.matches([predicate.text for predicate in chosen])
     return {where: set().union(*(files[pk] for pk in found)) for where, found in matches.items()}
 
 
@@ -156,6 +156,6 @@ def test_rows_that_java_loses_are_found(name: str, where: str, matrix: Matrix, l
     made = matrix.table(name)
     expected = made.matches([where])[where]
     lost = files_with_matches(made, [MatrixPredicate(where)])[where] - made.kept_files(where)
-    assert lost, "Iceberg no longer has this fault: the widening for it may go when no writer has it any more"
+    assert lost, "fixed in Iceberg: remove the widening when no supported writer has this bug"
     assert keys(load(made, local_catalog), where) == expected
     assert made.filtered(where) != expected

@@ -27,7 +27,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 @pytest.fixture
 def scan(spark: SparkSession, table: Table, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run the command; the session that is there is the one it opens."""
+    """Run the command; it uses the existing session."""
 
     def scan(*arguments: str) -> tuple[int, dict[str, Any]]:
         code = main(["scan", table.metadata_location, *arguments, "--json"])
@@ -57,7 +57,7 @@ def test_to_a_file(scan: Any, expected: list[int], tmp_path: Path) -> None:
     assert sorted(pq.read_table(output)["id"].to_pylist()) == expected
 
 
-def test_what_fails_on_a_row_is_told_in_one_line(scan: Any) -> None:
+def test_an_error_on_a_row_is_one_line(scan: Any) -> None:
     code, answer = scan("--where", "element_at(array(region), 2) = 'eu'", "--count")
     assert code == 1
     assert answer["error"]["kind"] == "spark-failed"

@@ -1,4 +1,4 @@
-"""Spark (Iceberg's jar) and PyIceberg see the same tables: what the cross-engine tests stand on."""
+"""Spark (Iceberg's jar) and PyIceberg see the same tables, which cross-engine tests rely on."""
 
 from __future__ import annotations
 

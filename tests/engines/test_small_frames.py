@@ -1,4 +1,4 @@
-"""DataFrames taken into this process: only those that are small for sure, and with the same rows as Spark writes."""
+"""DataFrames collected into this process: only those proven to be small, with the same rows as Spark writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engines
 ANY_SIZE = 1 << 62
 
 
-def test_only_steps_that_never_grow_are_believed(spark: SparkSession) -> None:
+def test_only_plans_that_never_grow_are_trusted(spark: SparkSession) -> None:
     some = spark.range(100)
     assert is_small(some.where("id > 3").select("id"), ANY_SIZE)
     assert is_small(some.groupBy("id").count().orderBy("id").limit(5), ANY_SIZE)
@@ -30,7 +30,7 @@ def test_only_steps_that_never_grow_are_believed(spark: SparkSession) -> None:
     assert not is_small(some.mapInArrow(lambda batches: batches, "id long"), ANY_SIZE)
 
 
-def test_values_that_may_be_longer_than_spark_counts_are_not_believed(spark: SparkSession) -> None:
+def test_values_that_may_be_longer_than_estimated_are_not_trusted(spark: SparkSession) -> None:
     texts = spark.range(100).where("id > 3").select(F.col("id"), F.lit("short").alias("text"))
     assert is_small(texts, ANY_SIZE)
     assert is_small(texts.selectExpr("id + 1 AS id", "CAST(concat(text, id) AS INT) AS n"), ANY_SIZE)
@@ -48,7 +48,7 @@ def test_what_spark_estimates_to_be_large_stays_in_spark(spark: SparkSession) ->
     assert rows.num_rows == 1000
 
 
-def test_rows_the_driver_does_not_take_stay_in_spark(spark: SparkSession) -> None:
+def test_rows_beyond_the_driver_limit_stay_in_spark(spark: SparkSession) -> None:
     settings = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
     before = settings.get("spark.driver.maxResultSize", "1g")
     settings.set("spark.driver.maxResultSize", "10k")

@@ -1,12 +1,12 @@
-"""Everybody at once: no row lost, none doubled, and Spark agrees. ``make soak`` runs it for minutes.
+"""Concurrent operations of every kind: no row is lost or doubled, and Spark agrees. ``make soak`` runs it for minutes.
 
-Writers, rewriters, evolution and expiry against each other, a checker reading all the while, and a model.
+Writers, rewriters, spec evolution and expiry run concurrently; a checker reads all the time and compares with a model.
 
-Rule: every change that says it was committed names its snapshot. Ordered by sequence number these changes are a serial
-history; played on plain Python rows it must give what the checker read of every snapshot it saw, and what the table
-holds in the end. A change that was refused must have left nothing, so it is not in the history.
+Rule: every change reported as committed names its snapshot. Ordered by sequence number, these changes are a serial
+history; replayed on plain Python rows, it must give the rows the checker read from every snapshot, and the final rows
+of the table. A failed change must have no effect, so it is not in the history.
 
-Some answers of the catalog are lost on purpose, before and after the commit was applied.
+Some requests and responses of the catalog are lost on purpose, before and after the commit is applied.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SCHEMA = Schema(
 SPEC = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"), spec_id=0)
 PARTS = ("a", "b", "c")
 MOST_TRIES = 5000
-"""What was refused is done again, on the newer table; nobody is refused for ever."""
+"""A failed operation is repeated on the newer table, at most this often."""
 QUIET = ScanOptions(report=False, cache=False)
 SMALL_FILES = {"target-file-size-bytes": "1000000", "min-input-files": "2"}
 
@@ -65,7 +65,7 @@ Effect = Callable[[State], State]
 
 @dataclass
 class Log:
-    """What happened: committed changes by sequence number, and what the checker read of each snapshot."""
+    """Committed changes by sequence number, and the rows the checker read from each snapshot."""
 
     changes: dict[int, tuple[str, Effect]] = field(default_factory=dict)
     seen: dict[int, State] = field(default_factory=dict)
@@ -73,18 +73,18 @@ class Log:
     failures: list[BaseException] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     restarting: threading.Lock = field(default_factory=threading.Lock)
-    """Held by a stream that starts again: it finds what it has written by its last snapshot, which expiry forgets."""
+    """Held by a restarting stream: it finds its written batches by its last snapshot, which expiry could remove."""
 
     def committed(self, name: str, table: Table, snapshot_id: int, effect: Effect) -> None:
         snapshot = table.refresh().snapshot_by_id(snapshot_id)
-        assert snapshot is not None, f"{name} said it committed snapshot {snapshot_id}, which the table does not have"
+        assert snapshot is not None, f"{name} committed snapshot {snapshot_id}, which the table lacks"
         assert snapshot.sequence_number is not None
         with self.lock:
-            assert snapshot.sequence_number not in self.changes, f"{name} was committed under a number used before"
+            assert snapshot.sequence_number not in self.changes, f"{name} has a duplicate sequence number"
             self.changes[snapshot.sequence_number] = (name, effect)
 
     def history(self, start: State) -> Iterator[tuple[int, str, State]]:
-        """The serial history: after each change its sequence number, its name and the rows."""
+        """The serial history: sequence number, name and resulting rows of each change."""
         state = start
         for number in sorted(self.changes):
             name, effect = self.changes[number]
@@ -93,7 +93,7 @@ class Log:
 
 
 class LossyCatalog(SqlCatalog):
-    """Loses one answer in ten: of half of them the commit was applied."""
+    """Loses one response in ten; in half of these cases the commit is applied."""
 
     chance: random.Random
 
@@ -108,7 +108,7 @@ class LossyCatalog(SqlCatalog):
 
 
 def create(catalog: SqlCatalog, name: str, version: int, mode: str) -> Table:
-    """The table all actors work on, with one row an id."""
+    """The shared table, with one row per id."""
     modes = {f"write.{command}.mode": mode for command in ("delete", "update", "merge")}
     properties = {"format-version": str(version), "commit.retry.num-retries": "20"} | modes
     with writable_metadata(catalog._load_file_io()):
@@ -134,7 +134,7 @@ def read(table: Table) -> State:
 
 @dataclass
 class Actor:
-    """Somebody who changes the table again and again, with a catalog and a chance of his own."""
+    """Changes the table repeatedly, with its own catalog and random generator."""
 
     log: Log
     catalog: SqlCatalog
@@ -162,18 +162,18 @@ class Actor:
         self.changed("append", result, lambda state: state | rows)
 
     def stream(self) -> None:
-        """A batch of a stream; one in three is run again, as after a crash that Spark's own notes did not survive."""
+        """A batch of a stream; one in three is repeated, as after a crash that lost Spark's checkpoint of the batch."""
         rows = {self.next_id + at: (self.chance.choice(PARTS), 0) for at in range(3)}
         self.next_id += 3
         where = {f"catalog.{key}": value for key, value in self.catalog.properties.items()}
-        asked = {"table": self.name, "catalog": self.catalog.name, "query-id": f"stream {self.seed}", **where}
+        options = {"table": self.name, "catalog": self.catalog.name, "query-id": f"stream {self.seed}", **where}
         with self.log.restarting:
             for _ in range(2 if self.chance.random() < 0.3 else 1):
-                writer = StreamAppends(SourceOptions(asked), overwrite=False)
+                writer = StreamAppends(SourceOptions(options), overwrite=False)
                 writer.commit([writer.write(iter(arrow(rows).to_batches()))], self.batch)
             for snapshot in self.table.refresh().metadata.snapshots:
-                said = {} if snapshot.summary is None else snapshot.summary.additional_properties
-                if (said.get(QUERY_ID), said.get(BATCH_ID)) == (asked["query-id"], str(self.batch)):
+                properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
+                if (properties.get(QUERY_ID), properties.get(BATCH_ID)) == (options["query-id"], str(self.batch)):
                     self.log.committed("stream", self.table, snapshot.snapshot_id, lambda state: state | rows)
         self.batch += 1
 
@@ -211,7 +211,7 @@ class Actor:
         )
 
     def evolve(self) -> None:
-        """Between two specs, and now and then all files under the one that is the default."""
+        """Alternate between two specs, and upgrade files to the default one."""
         bucketed = any(isinstance(f.transform, BucketTransform) for f in self.table.refresh().spec().fields)
         change = DropField("ids") if bucketed else AddField(Term(("id",), BucketTransform(2)), "ids")
         evolve_spec(self.table, [change], options=self.options)
@@ -228,13 +228,13 @@ class Actor:
                 self.table.refresh(), older_than_ms=now, retain_last=25, dry_run=False, commit=self.options
             )
 
-    def plans_on_what_is_expired(self) -> bool:
-        """Whether the snapshot that is being read is gone by now; who reads an older one than expiry keeps is told."""
+    def planned_on_expired_snapshot(self) -> bool:
+        """Whether the planned snapshot has been expired; reading it is then allowed to fail."""
         planned = self.table.metadata.current_snapshot_id
         return planned is not None and self.catalog.load_table(self.name).snapshot_by_id(planned) is None
 
     def check(self) -> None:
-        """Read the newest snapshot; one that is expired meanwhile may be gone, any other may not."""
+        """Read the newest snapshot; reading may fail only if it was expired concurrently."""
         table = self.catalog.load_table(self.name)
         snapshot = table.current_snapshot()
         assert snapshot is not None
@@ -264,7 +264,7 @@ ACTORS: tuple[Callable[[Actor], None], ...] = (
 
 
 def run(catalog: SqlCatalog, name: str, *, steps: int, seconds: float = float("inf"), seed: int = 0) -> Log:
-    """Let everybody do so many steps, or as many as the time allows, but one at least: the last have no rivals."""
+    """Run ``steps`` steps per actor, or as many as the time allows, but at least one."""
     log = Log()
     end = time.monotonic() + seconds
 
@@ -274,7 +274,7 @@ def run(catalog: SqlCatalog, name: str, *, steps: int, seconds: float = float("i
             done = tries = 0
             while done < steps and not log.failures and (not done or time.monotonic() < end):
                 tries += 1
-                assert tries <= MOST_TRIES, f"{act.__name__} never gets through"
+                assert tries <= MOST_TRIES, f"{act.__name__} never succeeds"
                 try:
                     act(actor)
                 except CommitError as refusal:
@@ -282,7 +282,7 @@ def run(catalog: SqlCatalog, name: str, *, steps: int, seconds: float = float("i
                         raise
                     log.refused.append(f"{act.__name__}: {refusal.message}")
                 except CorruptMetadataError as missing:
-                    if not actor.plans_on_what_is_expired():
+                    if not actor.planned_on_expired_snapshot():
                         raise
                     log.refused.append(f"{act.__name__}: {missing.message}")
                 else:
@@ -312,7 +312,7 @@ def _collected(log: Log) -> Iterator[None]:
 
 
 def verify(log: Log, table: Table) -> State:
-    """Hold everything that was seen against the serial history; the rows the table must have now."""
+    """Compare everything the checker read with the serial history; returns the expected final rows."""
     if log.failures:
         raise log.failures[0]
     states = {0: START} | {number: state for number, _, state in log.history(START)}

@@ -1,4 +1,4 @@
-"""The internal JVM APIs that ``floeplan.spark.jvm`` wraps are there and do what it documents."""
+"""The internal JVM APIs that ``floeplan.spark.jvm`` wraps exist and behave as documented."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch({"rows": [batch.num_rows for batch in batches]})
 
 
-def test_one_query_runs_with_settings_of_its_own(spark: SparkSession) -> None:
-    """Without ``cloneSession`` or ``Dataset.ofRows`` the query itself would come back."""
+def test_one_query_runs_with_its_own_settings(spark: SparkSession) -> None:
+    """Without ``cloneSession`` or ``Dataset.ofRows`` the original query would be returned."""
     query = spark.range(0, 25, 1, 1).mapInArrow(sizes, "rows long")
     copied = with_settings(query, {ROWS_PER_BATCH: "10"})
     assert copied is not query

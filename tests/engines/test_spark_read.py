@@ -1,4 +1,4 @@
-"""What ``fp.read`` shows on Spark is what Iceberg's own Spark reader shows, whichever way the files are read."""
+"""``fp.read`` on Spark returns the same rows as Iceberg's own Spark reader, in every read mode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IN_TASKS = (
     "imported_v3",
     "defaults_v3_vectors",
 )
-"""Tables for the Arrow path: tasks read as plans do, which is shown on all tables; what is left is the way to Spark."""
+"""Tables for the Arrow path: tasks read like plans, which other tests cover, so few tables suffice."""
 
 
 def few_tables() -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def test_every_predicate_selects_the_rows_of_iceberg(name: str, matrix: Matrix, 
 
 
 def few_predicates(made: MatrixTable) -> list[str]:
-    """A sixth of what planning is asked; with ``FLOEPLAN_FUZZ_SECONDS`` all."""
+    """A sixth of the predicates of the planning tests; all with ``FLOEPLAN_FUZZ_SECONDS``."""
     chosen = chosen_predicates(made)
     return chosen if fuzzing.SECONDS else chosen[::6]
 

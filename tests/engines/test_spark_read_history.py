@@ -1,4 +1,4 @@
-"""Metadata tables, appended rows and changelogs on Spark against Iceberg's own, and against the rows themselves."""
+"""Metadata tables, incremental reads and changelogs on Spark, compared with Iceberg's own and with the rows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_metadata_tables_equal_those_of_iceberg(name: str, matrix: Matrix, local
 
 
 def values(rows: pa.Table) -> list[str]:
-    """Rows as texts, the pairs of maps in the order of their keys."""
+    """Rows as texts, with maps sorted by key."""
     return sorted(
         repr({name: sorted(value) if isinstance(value, list) else value for name, value in row.items()})
         for row in rows.to_pylist()
@@ -128,7 +128,7 @@ def _is_eu(rows: pa.Table) -> Any:
 
 
 def main_line(made: MatrixTable, catalog: SqlCatalog) -> list[int]:
-    """The snapshots the current one descends from, oldest first."""
+    """The ancestors of the current snapshot, oldest first."""
     log = load(made, catalog).metadata.snapshot_log
     return [entry.snapshot_id for entry in log]
 
@@ -145,9 +145,9 @@ def test_the_changelog_equals_that_of_iceberg(matrix: Matrix, local_catalog: Sql
 
 
 def net_changes(rows: pa.Table) -> dict[str, int]:
-    """How often each row was inserted less how often deleted, by commit.
+    """Inserts minus deletes of each row, by commit.
 
-    Iceberg tells binary values apart by identity, so it shows carried-over rows that have any.
+    Iceberg compares binary values by identity, so it reports unchanged rows that have any.
     """
     net: Counter[str] = Counter()
     for row in rows.select(sorted(rows.column_names)).to_pylist():

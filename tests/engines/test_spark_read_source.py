@@ -1,4 +1,4 @@
-"""``format("floeplan")``: batches and streams, reading and writing, found by Spark on its own."""
+"""``format("floeplan")``: batch and streaming reads and writes with Spark's data source lookup."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(local_catalog: SqlCatalog) -> Table:
 
 
 @pytest.fixture
-def where_it_is(lake: Lake, table: Table) -> dict[str, str]:
+def source_options(lake: Lake, table: Table) -> dict[str, str]:
     return {
         "table": ".".join(table.name()),
         "catalog": "local",
@@ -52,14 +52,14 @@ def keys(frame: DataFrame) -> list[int]:
     return sorted(row["k"] for row in frame.collect())
 
 
-def test_read_with_options(spark: SparkSession, table: Table, where_it_is: dict[str, str]) -> None:
+def test_read_with_options(spark: SparkSession, table: Table, source_options: dict[str, str]) -> None:
     first = table.current_snapshot().snapshot_id  # type: ignore[union-attr]
     table.append(rows_of(range(10, 20)))
-    reader = spark.read.format("floeplan").options(**where_it_is)
+    reader = spark.read.format("floeplan").options(**source_options)
     assert keys(reader.load()) == list(range(20))
     assert reader.option("where", "k >= 15").option("columns", "k").load().columns == ["k"]
     assert keys(reader.option("where", "k >= 15").load()) == list(range(15, 20))
-    past = spark.read.format("floeplan").options(**where_it_is).option("snapshot-id", first)
+    past = spark.read.format("floeplan").options(**source_options).option("snapshot-id", first)
     assert keys(past.load()) == list(range(10))
 
 
@@ -67,24 +67,24 @@ def test_a_metadata_file_needs_no_catalog(spark: SparkSession, table: Table) -> 
     assert keys(spark.read.format("floeplan").load(table.metadata_location)) == list(range(10))
 
 
-def test_temporary_view(spark: SparkSession, where_it_is: dict[str, str]) -> None:
-    options = ", ".join(f"`{name}` '{value}'" for name, value in where_it_is.items())
+def test_temporary_view(spark: SparkSession, source_options: dict[str, str]) -> None:
+    options = ", ".join(f"`{name}` '{value}'" for name, value in source_options.items())
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW of_floeplan USING floeplan OPTIONS ({options}, where 'k < 3')")
     assert keys(spark.sql("SELECT * FROM of_floeplan WHERE part <> 'p1'")) == [0, 2]
     assert keys(spark.table("of_floeplan")) == [0, 1, 2]
 
 
-def test_bad_options_are_one_clear_line(spark: SparkSession, where_it_is: dict[str, str]) -> None:
+def test_bad_options_are_one_clear_line(spark: SparkSession, source_options: dict[str, str]) -> None:
     with pytest.raises(Exception, match="has no option 'whre'; it has table"):
-        spark.read.format("floeplan").options(**where_it_is, whre="k = 1").load()
+        spark.read.format("floeplan").options(**source_options, whre="k = 1").load()
     with pytest.raises(Exception, match="no column 'nope'"):
-        spark.read.format("floeplan").options(**where_it_is, columns="nope").load()
+        spark.read.format("floeplan").options(**source_options, columns="nope").load()
 
 
-def test_append_and_overwrite(spark: SparkSession, table: Table, where_it_is: dict[str, str]) -> None:
+def test_append_and_overwrite(spark: SparkSession, table: Table, source_options: dict[str, str]) -> None:
     def write(numbers: range, mode: str, **options: str) -> None:
         frame = spark.createDataFrame(rows_of(numbers)).repartition(2)
-        frame.write.format("floeplan").options(**where_it_is, **options).mode(mode).save()
+        frame.write.format("floeplan").options(**source_options, **options).mode(mode).save()
 
     write(range(10, 15), "append")
     assert sorted(table.refresh().scan().to_arrow()["k"].to_pylist()) == list(range(15))
@@ -95,12 +95,12 @@ def test_append_and_overwrite(spark: SparkSession, table: Table, where_it_is: di
 
 
 def test_a_failed_write_leaves_the_table_as_it_was(
-    spark: SparkSession, table: Table, where_it_is: dict[str, str]
+    spark: SparkSession, table: Table, source_options: dict[str, str]
 ) -> None:
     before = table.metadata_location
     frame = spark.range(0, 4, 1, 1).selectExpr("id AS k", "IF(id = 3, raise_error('stop'), 'p') AS part")
     with pytest.raises(Exception, match="stop"):
-        frame.write.format("floeplan").options(**where_it_is).mode("append").save()
+        frame.write.format("floeplan").options(**source_options).mode("append").save()
     assert table.refresh().metadata_location == before
 
 
@@ -141,20 +141,20 @@ def test_filters_are_not_pushed_because_spark_reuses_filtered_partitions(spark: 
         spark.dataSource.register(Pushing)
         frame = spark.read.format("pushing").load()
         assert frame.filter("id = 5").count() == 1
-        assert frame.count() != 100, "Spark no longer reuses filtered partitions: filters may be pushed again"
+        assert frame.count() != 100, "Spark no longer reuses filtered partitions: filters can be pushed down"
     finally:
         spark.conf.set(name, before)
     assert FloeplanReader.pushFilters is DataSourceReader.pushFilters
 
 
 class TestStreams:
-    """What a stream does with offsets and batches is tested without Spark; here that Spark does it so."""
+    """Streams on Spark; offsets and batches are also tested without Spark."""
 
     def test_appends_arrive_once_over_restarts(
-        self, spark: SparkSession, table: Table, where_it_is: dict[str, str], tmp_path: Path
+        self, spark: SparkSession, table: Table, source_options: dict[str, str], tmp_path: Path
     ) -> None:
         def stream() -> list[int]:
-            rows = spark.readStream.format("floeplan").options(**where_it_is).load()
+            rows = spark.readStream.format("floeplan").options(**source_options).load()
             query = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
             query.trigger(availableNow=True).start(str(tmp_path / "rows")).awaitTermination()
             return keys(spark.read.schema("k long, part string").parquet(str(tmp_path / "rows")))
@@ -165,11 +165,11 @@ class TestStreams:
         assert stream() == list(range(20))
 
     def test_batches_are_written_once(
-        self, spark: SparkSession, table: Table, where_it_is: dict[str, str], tmp_path: Path
+        self, spark: SparkSession, table: Table, source_options: dict[str, str], tmp_path: Path
     ) -> None:
         def write() -> list[int]:
             rows = spark.readStream.schema("k long, part string").parquet(str(tmp_path / "in"))
-            query = rows.writeStream.format("floeplan").options(**where_it_is)
+            query = rows.writeStream.format("floeplan").options(**source_options)
             running = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
             running.trigger(availableNow=True).start().awaitTermination()
             return sorted(table.refresh().scan().to_arrow()["k"].to_pylist())
@@ -178,7 +178,7 @@ class TestStreams:
         assert write() == list(range(15))
         summary = table.current_snapshot().summary.additional_properties  # type: ignore[union-attr]
         assert summary[BATCH_ID] == "0"
-        # A query that was killed after the commit, before Spark noted the batch as done, runs it again.
+        # A query that was killed after the commit, before Spark's checkpoint, repeats the batch.
         for noted in ("0", ".0.crc"):
             (tmp_path / "checkpoint" / "commits" / noted).unlink()
         assert write() == list(range(15))

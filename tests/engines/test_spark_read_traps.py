@@ -1,6 +1,6 @@
-"""The ways in which Spark's Parquet reader gives wrong answers without a word, and that ``fp.read`` takes none of them.
+"""Cases in which Spark's Parquet reader silently returns wrong rows, and that ``fp.read`` avoids them.
 
-Where a fault of Spark's is the reason for a guard, the fault itself is shown: when it is gone, so may the guard.
+Where a bug of Spark is the reason for a guard, the bug itself is tested: once it is fixed, the guard can be removed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def rows(frame: DataFrame) -> list[dict[str, object]]:
 
 
 def naive(spark: SparkSession, table: Table, ids: dict[str, int]) -> DataFrame:
-    """The table's files read with field ids in the schema and no guard at all."""
+    """The table's files read with field ids in the schema and without guards."""
     from pyspark.sql import types
 
     spark.conf.set(FIELD_ID_CONF, "true")
@@ -125,7 +125,7 @@ def test_plainly_renamed_and_promoted_columns(spark: SparkSession, local_catalog
     expected = [{"long": 2, "f": 1.5}, {"long": 2**40, "f": 0.1}]
     shown = read(spark, table, options=NATIVE)
     assert rows(shown.where("long > 1")) == sorted(expected, key=repr)
-    assert not any(field.metadata for field in shown.schema), "field ids and defaults are no business of the reader's"
+    assert not any(field.metadata for field in shown.schema), "the reader does not handle field ids and defaults"
 
 
 def test_renamed_fields_of_structs_are_not_pruned_to_nulls(
@@ -164,7 +164,7 @@ def test_files_without_ids_are_not_read_as_nulls(
 
 
 def moved(table: Table, file_name: str, without: str | None = None) -> tuple[ScanPlan, Path]:
-    """The plan of a table of one file, with that file under another name and perhaps without a column."""
+    """The plan of a table with one file, after renaming the file and optionally dropping a column."""
     plan = plan_scan(table, options=OPTIONS.scan)
     place = Path(plan.files[0].path.removeprefix("file://"))
     target = place.parent / file_name
@@ -175,7 +175,7 @@ def moved(table: Table, file_name: str, without: str | None = None) -> tuple[Sca
 
 
 def relocated(plan: ScanPlan, path: str) -> ScanPlan:
-    """The same plan with its one file elsewhere."""
+    """The same plan with its file at another path."""
     entries = plan.files.entries
     column = entries.table.schema.get_field_index("file_path")
     table = entries.table.set_column(column, "file_path", pa.array([path], pa.large_string()))
@@ -220,7 +220,7 @@ def test_paths_are_taken_literally(spark: SparkSession, local_catalog: SqlCatalo
     assert rows(read_plan_of(spark, plan, "native").dataframe()) == [{"a": 1}]
 
 
-def test_deletes_find_files_whose_paths_spark_writes_otherwise(
+def test_deletes_apply_to_files_whose_paths_spark_escapes(
     spark: SparkSession, local_catalog: SqlCatalog, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = pa.schema({"a": pa.int64()})
@@ -234,27 +234,27 @@ def test_deletes_find_files_whose_paths_spark_writes_otherwise(
     assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
     (file,) = plan.plan.files
     reader = spark.read.option("__globPaths__", "false").schema("a long")
-    told = reader.parquet(file.path.removeprefix("file://")).select("_metadata.file_path").first()
-    assert told is not None
-    assert told[0] != file.path, "Spark writes paths as they are given now"
+    row = reader.parquet(file.path.removeprefix("file://")).select("_metadata.file_path").first()
+    assert row is not None
+    assert row[0] != file.path, "Spark no longer escapes paths"
 
 
 @pytest.fixture
 def deleted(local_catalog: SqlCatalog, name: str) -> Table:
-    """Ten rows in a file, of which the last two are left."""
+    """A file of ten rows, of which the last two are live."""
     table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}))
     append(table, pa.table({"a": range(10)}))
     delete(table.refresh(), "a < 8", mode="merge-on-read")
     return table.refresh()
 
 
-def test_rows_are_counted_by_the_reader_itself_where_that_is_proven(spark: SparkSession, deleted: Table) -> None:
+def test_row_indexes_come_from_the_reader_if_it_supports_them(spark: SparkSession, deleted: Table) -> None:
     session = spark.newSession()
     assert rows(read(session, deleted, options=NATIVE)) == [{"a": 8}, {"a": 9}]
     assert row_numbers.row_index_column(session) == row_numbers.ROW_INDEX
 
 
-def test_a_reader_that_does_not_count_is_not_asked_to(
+def test_a_reader_without_row_indexes_is_not_used(
     spark: SparkSession, deleted: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_numbers, "ROW_INDEX", "a_name_no_reader_fills")
@@ -263,9 +263,7 @@ def test_a_reader_that_does_not_count_is_not_asked_to(
     assert row_numbers.row_index_column(session) == row_numbers.DOCUMENTED
 
 
-def test_a_row_without_a_number_is_an_error_and_never_lost(
-    spark: SparkSession, deleted: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_row_index_is_an_error(spark: SparkSession, deleted: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     session = spark.newSession()
     monkeypatch.setattr(row_numbers, "ROW_INDEX", "a_name_no_reader_fills")
     monkeypatch.setitem(row_numbers._proven, session, True)
@@ -274,7 +272,7 @@ def test_a_row_without_a_number_is_an_error_and_never_lost(
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_deletes_that_are_held_are_not_taken_for_newer_ones(
+def test_cached_deletes_are_not_used_for_newer_snapshots(
     spark: SparkSession, local_catalog: SqlCatalog, name: str, version: str
 ) -> None:
     with writable_metadata(local_catalog._load_file_io()):
@@ -303,7 +301,7 @@ def test_deletes_are_read_once(spark: SparkSession, deleted: Table) -> None:
         plan.dataframe()
 
 
-def test_bits_that_a_session_holds_are_sent_to_it_once(
+def test_cached_delete_bitmaps_are_sent_to_a_session_once(
     spark: SparkSession, deleted: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached_row_test.cache_clear()
@@ -318,7 +316,7 @@ def test_bits_that_a_session_holds_are_sent_to_it_once(
     assert rows(both.orderBy("a")) == [{"a": 8}, {"a": 8}, {"a": 9}, {"a": 9}]
 
 
-def test_files_that_a_session_holds_are_loaded_once_and_reads_of_them_are_told_apart(
+def test_cached_files_are_loaded_once_and_reads_are_distinguished(
     spark: SparkSession, local_catalog: SqlCatalog, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = local_catalog.create_table(name, pa.schema({"a": pa.int64(), "x": pa.float64()}))
@@ -353,7 +351,7 @@ def test_a_log_that_was_removed_is_written_again(spark: SparkSession, local_cata
 
 
 @pytest.mark.parametrize("row", ["CAST(NULL AS BIGINT)", "128L", "-1L"])
-def test_a_number_that_no_file_can_have_is_an_error(spark: SparkSession, row: str) -> None:
+def test_an_invalid_row_index_is_an_error(spark: SparkSession, row: str) -> None:
     words = spark.createDataFrame([([0b101, -(2**63)],)], "words array<long>").scalar()
     numbered = spark.range(128).selectExpr("id", "id AS row")
     kept = numbered.where(is_kept(words, 2, "0L", "row")).select("id").collect()
@@ -362,7 +360,7 @@ def test_a_number_that_no_file_can_have_is_an_error(spark: SparkSession, row: st
         numbered.selectExpr("id", f"{row} AS row").where(is_kept(words, 2, "0L", "row")).collect()
 
 
-def test_vectors_are_found_though_pyiceberg_forgets_where_they_are(
+def test_vectors_are_found_although_pyiceberg_drops_their_offset(
     spark: SparkSession, local_catalog: SqlCatalog, name: str
 ) -> None:
     with writable_metadata(local_catalog._load_file_io()):
@@ -379,7 +377,7 @@ def test_vectors_are_found_though_pyiceberg_forgets_where_they_are(
     forgotten = [file for file in entries if file.content != DataFileContent.DATA]
     assert len(forgotten) == 2
     for name_of in ("content_offset", "referenced_data_file"):
-        assert not any(getattr(file, name_of, None) for file in forgotten), "PyIceberg remembers it now"
+        assert not any(getattr(file, name_of, None) for file in forgotten), "PyIceberg keeps it now"
 
 
 def test_stores_the_jvm_cannot_reach_are_read_in_python(
@@ -440,7 +438,7 @@ def test_floats_keep_the_rows_pushed_filters_lose(spark: SparkSession, local_cat
     assert spark.read.parquet(path).where("f > 24").count() == 0, "Spark's pushdown no longer loses NaN"
 
 
-def test_every_column_is_veiled_when_a_schema_of_the_past_is_gone(
+def test_every_column_is_renamed_if_a_past_schema_is_missing(
     spark: SparkSession, local_catalog: SqlCatalog, name: str
 ) -> None:
     table = local_catalog.create_table(name, pa.schema({"a": pa.int64(), "b": pa.int64()}))

@@ -1,8 +1,9 @@
-"""Spark with Iceberg's own jar on tables whose files were moved to another spec by metadata alone."""
+"""Spark with Iceberg's own jar on tables whose files were moved to another spec by metadata only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -29,23 +30,23 @@ TABLES = (
     "voids_v1_to_v3_vectors",
     "imported_v2_position_file",
 )
-ALONE = UpgradeOptions(allow_coarser=True, metadata_only=True)
+ALONE = UpgradeOptions(allow_coarser=True, metadata_only=True, allow_late_equality_deletes=True)
 
 
 def contents(table: MatrixTable) -> list[str]:
-    """Every row as text, for NaN is not equal to itself."""
+    """Every row as text, since NaN does not equal itself."""
     with interpreted(table.spark):
         return sorted(map(repr, table.rows().to_pylist()))
 
 
 @pytest.mark.parametrize("name", parametrized(TABLES))
 def test_spark_reads_the_same_rows_after_every_move(matrix: Matrix, local_catalog: SqlCatalog, name: str) -> None:
-    """To every spec of the table in turn, then with manifests clustered; Spark reads the snapshots in one query."""
+    """Move to every spec of the table in turn, then cluster manifests; Spark reads the snapshots in one query."""
     table = matrix.fork(name)
     rows = contents(table)
     moved, snapshots = 0, {}
     for spec_id in sorted(local_catalog.load_table(table.identifier).metadata.specs()):
-        options = UpgradeOptions(to=spec_id, allow_coarser=True, metadata_only=True)
+        options = replace(ALONE, to=spec_id)
         result = upgrade_spec(local_catalog.load_table(table.identifier), options=options)
         moved += result.files_by_metadata
         snapshots[f"the move to spec {spec_id}"] = current_snapshot_id(local_catalog, table)
@@ -90,7 +91,7 @@ def test_all_files_end_under_the_current_spec(matrix: Matrix, local_catalog: Sql
 
 @pytest.fixture
 def by_region(spark: SparkSession, local_catalog: SqlCatalog) -> str:
-    """Files of one region each, written before the table was partitioned by region, and one written after."""
+    """Files of one region each from before the table was partitioned by region, and one from after."""
     name = "local.moves.regions"
     spark.sql("CREATE NAMESPACE IF NOT EXISTS local.moves")
     spark.sql(f"CREATE OR REPLACE TABLE {name} (id BIGINT, region STRING) USING iceberg")
@@ -102,7 +103,7 @@ def by_region(spark: SparkSession, local_catalog: SqlCatalog) -> str:
 
 
 def exchanges(spark: SparkSession, name: str) -> int:
-    """Exchanges in the plan of a grouping by region, with storage-partitioned planning on."""
+    """Exchanges in the plan of a group-by on region with storage-partitioned joins enabled."""
     settings = {
         "spark.sql.sources.v2.bucketing.enabled": "true",
         "spark.sql.iceberg.planning.preserve-data-grouping": "true",
@@ -133,8 +134,8 @@ def test_a_grouping_by_partition_needs_no_exchange_after_the_move(
     assert exchanges(spark, by_region) == 0
 
 
-def test_spark_goes_on_changing_a_moved_table(spark: SparkSession, local_catalog: SqlCatalog, by_region: str) -> None:
-    """Deletes of both kinds, a merge, and Iceberg's own rewrites."""
+def test_spark_changes_a_moved_table(spark: SparkSession, local_catalog: SqlCatalog, by_region: str) -> None:
+    """Both kinds of deletes, a merge, and Iceberg's own rewrites."""
     start = spark.sql(f"SELECT snapshot_id FROM {by_region}.snapshots ORDER BY committed_at DESC").first()
     assert start is not None
     upgrade_spec(local_catalog.load_table("moves.regions"), options=ALONE)
@@ -157,10 +158,10 @@ def test_spark_goes_on_changing_a_moved_table(spark: SparkSession, local_catalog
     assert ids(spark, by_region) == expected
 
 
-def test_a_delete_that_was_in_flight_is_mended_before_spark_reads_it(
+def test_a_concurrent_delete_is_repaired_before_spark_reads_it(
     spark: SparkSession, local_catalog: SqlCatalog, by_region: str
 ) -> None:
-    """A merge-on-read delete is planned, the files move, the delete commits: refused by Spark until it is mended."""
+    """A merge-on-read delete is planned, the files move, the delete commits: Spark rejects it until repaired."""
     stale = local_catalog.load_table("moves.regions")
     in_flight = delete_change(stale, slice(0, 2))
     upgrade_spec(stale, options=ALONE)

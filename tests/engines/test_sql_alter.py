@@ -1,4 +1,4 @@
-"""Partitioning evolved by SQL text is what Spark's own ALTER TABLE makes of a twin table, in every format."""
+"""ALTER TABLE by ``fp.sql`` gives the same specs as Spark's own on a second table, in every format version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _numbers = count()
 
 
 class Twins:
-    """Two tables of one kind: Spark changes one, Floeplan the other."""
+    """Two equal tables: Spark changes one, Floeplan the other."""
 
     def __init__(self, spark: SparkSession, catalog: SqlCatalog, version: int) -> None:
         self.spark, self.catalog = spark, catalog
@@ -43,7 +43,7 @@ class Twins:
             )
 
     def alter(self, change: str) -> None:
-        """Make a change to both; either both make it or both refuse."""
+        """Apply a change to both; either both succeed or both refuse."""
         spark_refused = floeplan_refused = ""
         try:
             self.spark.sql(f"ALTER TABLE local.{self.theirs} {change}")
@@ -68,7 +68,7 @@ class Twins:
         return list(self.catalog.load_table(self.ours).spec().fields)
 
     def is_ambiguous(self, term: str) -> bool:
-        """Whether the table has had several fields of a term, of which Iceberg takes any when no name is given."""
+        """Whether the table has had several fields of a term, of which Iceberg chooses any without a name."""
         metadata = self.catalog.load_table(self.ours).metadata
         parsed = parse_term(term)
         source = metadata.schema().find_field(".".join(parsed.column)).field_id
@@ -129,7 +129,7 @@ def test_single_changes(spark: SparkSession, local_catalog: SqlCatalog, version:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_renaming(spark: SparkSession, local_catalog: SqlCatalog, version: int) -> None:
-    """There is no statement for it: Java's API is the judge."""
+    """Compared with Java's API, since there is no statement for it."""
     twins = Twins(spark, local_catalog, version)
     for change in ("ADD PARTITION FIELD days(ts)", "ADD PARTITION FIELD id", "DROP PARTITION FIELD days(ts)"):
         twins.alter(change)

@@ -1,4 +1,4 @@
-"""Every statement run by ``fp.sql`` leaves the rows that Spark's own statement leaves in a twin table."""
+"""Every statement run by ``fp.sql`` has the same result as Spark's own on a second table."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ REFUSED = (
 
 
 class Twins:
-    """Two evolved tables with the same files at first."""
+    """Two evolved tables with the same initial files."""
 
     def __init__(self, spark: SparkSession, catalog: SqlCatalog, version: int, file: Path) -> None:
         self.spark, self.catalog, self.file = spark, catalog, file
@@ -161,7 +161,7 @@ def test_statements_without_a_session(spark: SparkSession, local_catalog: SqlCat
 
 
 def test_dynamic_overwrite_is_logical(spark: SparkSession, local_catalog: SqlCatalog, file: Path) -> None:
-    """As Spark would if all files had the current spec: rows of the month spec in the same regions go too."""
+    """As in Spark if all files had the current spec: rows of the month spec in the same regions are replaced too."""
     twins = Twins(spark, local_catalog, 2, file)
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     try:

@@ -1,4 +1,4 @@
-"""Files of every writer stitched together: every reader sees the rows of all, and nothing about row groups is lost."""
+"""Stitched files of every writer: every reader sees all rows, and row group metadata is preserved."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Every check against Iceberg Java's own: the same history, the same question, the same answer.
+"""Every conflict check against Iceberg Java's own: the same history gives the same result.
 
-Java is asked with ``apply``, which validates and writes manifests but commits nothing, so that one table serves many
-questions.
+Java's ``apply`` validates and writes manifests but commits nothing, so that one table serves many checks.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ START = rows_of(0, 10, "a") + rows_of(10, 20, "b") + rows_of(20, 30, "a")
 FILTERS = ("true", "part = 'a'", "part = 'b'", "id = 3", "id = 102", "id >= 150")
 PARTITIONS = ("part = 'a'", "part = 'b'", "part = 'c'")
 FILES = ("id = 3", "id = 14", "id = 25")
-"""Predicates that meet one data file each."""
+"""Predicates that match one data file each."""
 
-MEANWHILE: dict[str, list[Write]] = {
+CONCURRENT: dict[str, list[Write]] = {
     "appends": [appending(rows_of(100, 105, "a")), appending(rows_of(200, 205, "b"))],
     "row deletes": [merge_on_read_delete("id = 3", lambda row: row[0] == 3)],
     "row deletes elsewhere": [merge_on_read_delete("id = 14", lambda row: row[0] == 14)],
@@ -80,8 +79,8 @@ def refuses(planned_on: Table, now: Table, checks: Iterable[Check], where: str, 
     return False
 
 
-class Question:
-    """A table that went on since it was planned on, in both languages."""
+class ValidationCase:
+    """A table with commits after planning, opened in Python and in Java."""
 
     def __init__(self, spark: SparkSession, planned_on: Table, now: Table) -> None:
         self.planned_on, self.now = planned_on, now
@@ -106,7 +105,7 @@ class Question:
         return refuses(self.planned_on, self.now, checks, where, **more)
 
     def agreements(self) -> Iterable[tuple[str, bool, bool]]:
-        """What is asked, Java's answer and ours."""
+        """Each check with Java's result and ours."""
         for where in FILTERS:
             data = java_refuses(self.row_delta(where).validateNoConflictingDataFiles())
             yield f"new data where {where}", data, self.ours([Check.NO_NEW_DATA], where)
@@ -155,11 +154,11 @@ def test_the_checks_are_those_of_java(
     local_catalog.create_namespace_if_not_exists("db")
     token = uuid.uuid4().hex[:6]
     base = evolve(create_table(local_catalog, version, START, f"db.base{token}"))
-    for number, (name, writes) in enumerate(MEANWHILE.items()):
+    for number, (name, writes) in enumerate(CONCURRENT.items()):
         table = planned_on = fork(base, f"db.t{token}_{number}")
         for write in writes:
             table = write.plan(table, IsolationLevel.SERIALIZABLE).commit().table
-        asked = list(Question(spark, planned_on, table).agreements())
-        assert len(asked) == 2 * len(FILTERS) + len(PARTITIONS) + 3 * len(FILES)
-        assert {java for _, java, _ in asked} == {True, False}, "some are conflicts and some are not"
-        assert [question for question, java, ours in asked if java != ours] == [], name
+        results = list(ValidationCase(spark, planned_on, table).agreements())
+        assert len(results) == 2 * len(FILTERS) + len(PARTITIONS) + 3 * len(FILES)
+        assert {java for _, java, _ in results} == {True, False}, "some are conflicts and some are not"
+        assert [check for check, java, ours in results if java != ours] == [], name

@@ -1,4 +1,4 @@
-"""Iceberg's Spark reads the files Floeplan writes, and states of the same rows what Floeplan states."""
+"""Spark with Iceberg reads the files Floeplan writes, and computes the same statistics for the same rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LAYOUT = {v: Layout(every_column.SPARK_SCHEMA, (PartitionSpec(spec_id=0), PARTIT
 
 
 def registered(spark: SparkSession, name: str, table: Table) -> str:
-    """The table under a name that Spark knows; registering reads totals from the snapshot's summary."""
+    """Register the table in Spark's catalog, which reads totals from the snapshot summary."""
     path = Path(table.metadata_location)
     metadata = json.loads(path.read_text())
     metadata["snapshots"][0]["summary"] |= {"total-records": "0", "total-data-files": "0"}
@@ -61,7 +61,7 @@ def together(*parts: EntriesTable) -> EntriesTable:
 
 
 def values(rows: pa.Table) -> list[str]:
-    """Rows by their text, each value in the layout of the table: NaN equals NaN, -0.0 is not 0.0."""
+    """Rows as text, each value in the type of the table: NaN equals NaN, -0.0 differs from 0.0."""
     return sorted(map(repr, conform(rows, every_column.SPARK_SCHEMA).to_pylist()))
 
 
@@ -72,7 +72,7 @@ def test_spark_reads_every_type_from_every_format(spark: SparkSession, tmp_path:
     _, entries = written(tmp_path, version)
     name = registered(spark, f"written_v{version}", LAYOUT[version].write_table(tmp_path / "full", entries))
     expected = pa.concat_tables([every_column.rows(every_column.SPARK_SCHEMA)] * 4)
-    optional = "STRUCT<x: DOUBLE, note: STRING>"  # Spark cannot hand out null structs of required fields
+    optional = "STRUCT<x: DOUBLE, note: STRING>"  # Spark cannot return null structs of required fields
     point, path = expr(f"CAST(point AS {optional})"), expr(f"CAST(path AS ARRAY<{optional}>)")
     found = spark.table(name).withColumns({"point": point, "path": path}).toArrow()
     assert values(found) == values(expected)
@@ -111,7 +111,7 @@ def statistics(entries: EntriesTable) -> dict[str, dict[int, Any]]:
 
 
 def test_statistics_are_those_that_spark_states(spark: SparkSession, local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Sizes depend on the encoder; all else is equal."""
+    """Sizes depend on the encoder; everything else is equal."""
     local_catalog.create_namespace_if_not_exists("db")
     properties = {"write.metadata.metrics.column.number": "none", "write.metadata.metrics.column.flag": "counts"}
     table = local_catalog.create_table("db.stated", every_column.SPARK_SCHEMA, properties=properties)

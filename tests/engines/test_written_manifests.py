@@ -1,7 +1,7 @@
-"""Iceberg Java and PyIceberg read tables whose metadata Floeplan wrote anew, and see what they saw before.
+"""Iceberg Java and PyIceberg read tables whose metadata Floeplan rewrote, with the same content.
 
-Manifests go through columns and back (one by one in every snapshot, or all of the current one through a root manifest),
-the manifest lists are written again, and a copy of the metadata file that names them is registered as another table.
+Manifests are decoded to columns and written again (one by one in every snapshot, or all of the current one through a
+root manifest), with new manifest lists and a metadata file that is registered as another table.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Rewrite = Callable[[Table, Snapshot, Path], ManifestListTable]
 
 
 def one_by_one(table: Table, snapshot: Snapshot, folder: Path) -> ManifestListTable:
-    """Every manifest on its own, deleted entries included; the list says of it what it said."""
+    """Every manifest separately, including deleted entries; the list keeps its values."""
     metadata = table.metadata
     union = UnionPartitionType.of_table(metadata)
     specs = {spec.spec_id: spec for spec in metadata.partition_specs}
@@ -79,12 +79,12 @@ def one_by_one(table: Table, snapshot: Snapshot, folder: Path) -> ManifestListTa
 
 
 def format_of(snapshot: Snapshot, version: int) -> int:
-    """Lists of snapshots from before an upgrade know no row ids: they stay in the older format."""
+    """Lists of snapshots from before an upgrade have no row ids and stay in the older format."""
     return version if version < 3 or snapshot.first_row_id is not None else 2
 
 
 def through_the_root(table: Table, snapshot: Snapshot, folder: Path) -> ManifestListTable:
-    """All live entries through one root manifest, and per-spec manifests out of it."""
+    """Write all live entries to one root manifest, and per-spec manifests from it."""
     path = str(folder / f"{snapshot.snapshot_id}-root.parquet")
     write_root(table, path, snapshot, row_group_entries=20)
     version = format_of(snapshot, table.metadata.format_version)
@@ -94,7 +94,7 @@ def through_the_root(table: Table, snapshot: Snapshot, folder: Path) -> Manifest
 
 
 def registered(matrix: Matrix, table: Table, source: MatrixTable, rewrite: Rewrite, folder: Path) -> MatrixTable:
-    """The same table, registered from a metadata file whose snapshots have manifest lists of Floeplan's."""
+    """The same table, registered from a metadata file whose manifest lists Floeplan wrote."""
     metadata = json.loads(Path(unquote(urlparse(table.metadata_location).path)).read_text())
     version = metadata["format-version"]
     row_id = metadata.get("next-row-id", 0)
@@ -137,7 +137,7 @@ def pair(
 
 
 def sorted_rows(table: pa.Table, drop: tuple[str, ...] = ()) -> list[str]:
-    """Rows to compare; the order of rows and of the keys in a map means nothing."""
+    """Rows to compare, independent of the order of rows and map keys."""
     kept = table.drop_columns([name for name in drop if name in table.schema.names])
     return sorted(repr(ordered(row)) for row in kept.to_pylist())
 
@@ -163,14 +163,14 @@ def test_spark_sees_the_same_metadata(name: str, pair: Any) -> None:
         ("entries", ()),
         ("files", ()),
         ("manifests", ("path", "length")),
-        ("partitions", ("spec_id",)),  # of tuples that several specs have in common Java names any
+        ("partitions", ("spec_id",)),  # for tuples that several specs share, Java reports any spec
     ):
         assert sorted_rows(written.metadata(metadata), drop) == sorted_rows(source.metadata(metadata), drop), metadata
     assert entries_ever(written) == entries_ever(source)
 
 
 def entries_ever(table: MatrixTable) -> set[str]:
-    """The entries of all snapshots; Java lists a manifest once, with the row ids of whichever list named it first."""
+    """The entries of all snapshots; Java lists a manifest once, with the row ids of the first list that names it."""
     rows = table.metadata("all_entries").to_pylist()
     return {repr(ordered(row | {"data_file": row["data_file"] | {"first_row_id": None}})) for row in rows}
 
@@ -209,7 +209,7 @@ def without_docs(schema: Any) -> Any:
 
 
 def promoted(table: Table, spec_id: int) -> bool:
-    """Manifests from before a type was promoted have the narrower type, those written now the wider one."""
+    """Manifests from before a type promotion have the narrower type, new ones the wider type."""
     fields = next(spec for spec in table.metadata.partition_specs if spec.spec_id == spec_id).fields
     sources = {field.source_id for field in fields}
     types = {(s, f.field_type) for schema in table.metadata.schemas for s, f in fields_by_id(schema).items()}
@@ -224,13 +224,13 @@ def test_pyiceberg_reads_the_same_files(name: str, pair: Any, local_catalog: Sql
 
 
 def planned(plan: ScanPlan) -> dict[str, dict[str, Any]]:
-    """Files by path; the order of files, and of the deletes of a file, is that of the manifests and means nothing."""
+    """Files by path, independent of the order of files and of their deletes."""
     files = {file.path: file.to_dict() for file in plan.files}
     return {path: file | {"deletes": sorted(map(repr, file["deletes"]))} for path, file in files.items()}
 
 
 @pytest.mark.parametrize("name", parametrized(TABLES))
-def test_plans_from_the_root_are_plans_from_the_manifests(name: str, pair: Any, tmp_path: Path) -> None:
+def test_plans_from_the_root_equal_plans_from_the_manifests(name: str, pair: Any, tmp_path: Path) -> None:
     source, _, table = pair(name, through_the_root)
     path = str(tmp_path / "root.parquet")
     write_root(table, path, table.current_snapshot(), row_group_entries=7)

@@ -1,4 +1,4 @@
-"""One explored table for all tests that only look, a server that is really there, and a real browser."""
+"""One explored table for all read-only tests, a real server and a real browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.explorer import NAME, SCREENSHOTS, TOKEN, explored_table, ser
 
 @contextmanager
 def embedded(home: Path) -> Iterator[Path]:
-    """A home of the embedded catalog, and no PyIceberg configuration of this machine."""
+    """A home for the embedded catalog; ignores the PyIceberg configuration of the machine."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
             patch.delenv(name)
@@ -40,7 +40,7 @@ def explored_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(explored_home: Path) -> Iterator[Path]:
-    """The embedded catalog with the explored table, which is not to be changed."""
+    """The embedded catalog with the explored table, which tests must not change."""
     with embedded(explored_home):
         yield explored_home
 
@@ -59,7 +59,7 @@ def server(home: Path) -> Iterator[ExplorerServer]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium. One for a module: while Playwright runs, asyncio cannot be used by others in this thread."""
+    """Debian's Chromium, one per module: while Playwright runs, asyncio cannot be used elsewhere in this thread."""
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=shutil.which("chromium") or "chromium", args=["--no-sandbox"]
@@ -70,7 +70,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page on which no script may fail; what it looked like in the end is kept."""
+    """A page on which no script may fail; saves a final screenshot."""
     context = browser.new_context(viewport={"width": 1400, "height": 900}, reduced_motion="reduce")
     opened = context.new_page()
     errors: list[str] = []

@@ -1,4 +1,4 @@
-"""The audit's document, made on Spark when it is first asked for."""
+"""The audit document, computed on Spark on the first request."""
 
 from __future__ import annotations
 

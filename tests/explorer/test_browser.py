@@ -1,4 +1,4 @@
-"""The pages end to end in Chromium: as a file without a network, and served."""
+"""The pages end to end in Chromium: from a file without network, and served."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FINDING = Finding(
 UNNAMED = """[...document.querySelectorAll("a, button, input, select, textarea, [role=img]")]
     .filter((one) => !one.getAttribute("aria-label") && !one.labels?.length && !one.textContent.trim())
     .map((one) => one.outerHTML)"""
-"""What a screen reader could not name."""
+"""Elements without an accessible name."""
 
 FIRST_CELL = """() => {
     const place = document.querySelector(".chart");
@@ -63,11 +63,11 @@ def site(explored_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def quiet(page: Page) -> Iterator[Page]:
-    """A page whose policy is broken by nothing; that a request was answered by an error is no fault of the page."""
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    """A page without console errors such as policy violations; error responses are allowed."""
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     yield page
-    assert [text for text in said if "server responded with a status" not in text] == []
+    assert [text for text in errors if "server responded with a status" not in text] == []
 
 
 def level(page: Page, name: str) -> str:
@@ -75,8 +75,8 @@ def level(page: Page, name: str) -> str:
 
 
 def test_a_report_opens_from_a_file_without_a_network(quiet: Page, site: str, view: TableView) -> None:
-    asked: list[str] = []
-    quiet.on("request", lambda request: asked.append(request.url))
+    requested: list[str] = []
+    quiet.on("request", lambda request: requested.append(request.url))
     quiet.context.set_offline(True)
     quiet.goto(site)
     summary = plan_for(view, WEEK).summary
@@ -84,10 +84,10 @@ def test_a_report_opens_from_a_file_without_a_network(quiet: Page, site: str, vi
     assert level(quiet, "files") == f"files: {summary.files_kept} of 70 read"
     assert level(quiet, "row groups") == f"row groups: {summary.row_groups_kept} of {summary.row_groups_total} read"
     expect(quiet.locator("canvas")).to_have_count(1)
-    assert all(url.startswith("file:") for url in asked)
+    assert all(url.startswith("file:") for url in requested)
 
 
-def test_a_file_is_opened_with_the_keyboard_and_says_why(quiet: Page, site: str) -> None:
+def test_a_file_is_opened_with_the_keyboard_and_shows_the_reason(quiet: Page, site: str) -> None:
     quiet.goto(site)
     quiet.locator("button.link.mono").first.focus()
     quiet.keyboard.press("Enter")
@@ -177,7 +177,7 @@ def test_a_cell_of_the_map_lists_its_files(quiet: Page, server: ExplorerServer) 
     expect(quiet.locator("main")).to_contain_text("delete file")
 
 
-def test_a_rewrite_is_previewed_and_never_offered_without_leave(quiet: Page, server: ExplorerServer) -> None:
+def test_a_rewrite_is_previewed_and_not_offered_if_writes_are_disabled(quiet: Page, server: ExplorerServer) -> None:
     quiet.goto(f"{server.url}#/rewrite")
     expect(quiet.locator("main")).to_contain_text("20 → 4")
     quiet.get_by_label("Strategy").select_option("zorder")
@@ -187,7 +187,7 @@ def test_a_rewrite_is_previewed_and_never_offered_without_leave(quiet: Page, ser
     assert quiet.get_by_role("button", name="now").count() == 0
 
 
-def test_a_write_is_made_after_the_name_of_the_table_was_written(
+def test_a_write_needs_the_typed_name_of_the_table(
     quiet: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path))

@@ -81,13 +81,13 @@ def test_missing_reports_are_noticed_before_anything_is_served(home: Path, capsy
     assert (code, document["error"]["kind"]) == (2, "bad-input")
 
 
-def test_serving_says_where_and_ends_on_an_interrupt(home: Path) -> None:
+def test_serve_prints_its_url_and_ends_on_an_interrupt(home: Path) -> None:
     command = [sys.executable, "-m", "floeplan.cli", "serve", NAME, "--port", "0", "--json"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        with urlopen(f"{said['url']}api/session") as response:
-            assert json.loads(response.read())["tables"] == said["tables"] == [NAME]
+        document = json.loads(process.stdout.readline())
+        with urlopen(f"{document['url']}api/session") as response:
+            assert json.loads(response.read())["tables"] == document["tables"] == [NAME]
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0

@@ -1,4 +1,4 @@
-"""What pages show of a table, against the plans and the files themselves."""
+"""Documents of the pages, compared with plans and files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PREDICATES = (
 
 
 @pytest.mark.parametrize("where", PREDICATES)
-def test_a_file_is_said_to_hold_no_row_exactly_when_its_metadata_drop_it(view: TableView, where: str) -> None:
+def test_a_file_has_no_row_exactly_when_metadata_drops_it(view: TableView, where: str) -> None:
     kept = {file.path for file in plan_for(view, where, Footers.NO).files}
     for path in view.files.path.to_pylist()[::5]:
         document = file_document(view, path, where)
@@ -85,7 +85,7 @@ def test_lanes_are_partitions_without_their_time_and_bins_are_days(view: TableVi
     assert (drawn["axis"]["labels"][0], drawn["axis"]["labels"][-1]) == ("2024-01-01", "2024-01-30")
 
 
-def test_footers_are_opened_for_few_files_only_unless_asked(view: TableView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_footers_are_opened_only_for_few_files_by_default(view: TableView, monkeypatch: pytest.MonkeyPatch) -> None:
     where = "voltage > 29.8"
     assert plan_document(view, where, plan_for(view, where))["summary"]["row_groups_kept"] is not None
     monkeypatch.setattr("floeplan.explorer.documents.FEW_FILES", 1)
@@ -93,7 +93,7 @@ def test_footers_are_opened_for_few_files_only_unless_asked(view: TableView, mon
     assert plan_document(view, where, plan_for(view, where, Footers.YES))["footers"] is True
 
 
-def test_a_condition_is_drawn_beside_the_bounds_it_asks_about(view: TableView) -> None:
+def test_a_condition_is_shown_next_to_the_bounds_of_its_column(view: TableView) -> None:
     path = plan_for(view, "payload = 0").files[0].path
     conjuncts = file_document(view, path, "payload = 0 AND mission > 'a' AND voltage BETWEEN 1 AND 2")["conjuncts"]
     drawn = {one["predicate"].split()[0]: one["range"] for one in conjuncts}
@@ -107,7 +107,7 @@ def test_a_file_of_another_table_is_unknown(view: TableView) -> None:
         file_document(view, "/etc/passwd", None)
 
 
-def test_an_overview_says_when_each_spec_was_written_and_shows_no_property(view: TableView) -> None:
+def test_an_overview_has_the_commit_times_of_each_spec_and_no_property(view: TableView) -> None:
     document = overview_document(view)
     assert [(spec["files"], spec["default"]) for spec in document["specs"]] == [(20, False), (40, False), (10, True)]
     assert document["specs"][0]["last_ms"] <= document["specs"][1]["first_ms"]
@@ -115,14 +115,14 @@ def test_an_overview_says_when_each_spec_was_written_and_shows_no_property(view:
     assert "write.parquet" not in json.dumps(document)
 
 
-def test_findings_come_with_the_command_that_mends_them(view: TableView) -> None:
+def test_findings_have_the_command_that_fixes_them(view: TableView) -> None:
     findings = doctor_document(view.table)["findings"]
     fixes = {finding["kind"]: finding["fix"] for finding in findings}
     assert fixes["old-specs"].startswith(f"floeplan upgrade-spec {NAME}")
     assert fixes["small-files"] == f"floeplan rewrite {NAME}"
 
 
-def test_a_preview_of_a_rewrite_changes_nothing_and_says_its_command(view: TableView) -> None:
+def test_a_preview_of_a_rewrite_changes_nothing_and_shows_its_command(view: TableView) -> None:
     before = view.table.metadata_location
     document = rewrite_document(view, RewriteRequest("sort", "ts, payload", "current", "mission = 'apollo'"))
     assert document["files"] > 0

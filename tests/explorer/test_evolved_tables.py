@@ -1,4 +1,4 @@
-"""Pages of every evolved table of formats 1 to 3: all of it is drawn, and files are judged as plans judge them."""
+"""Pages of every evolved table of formats 1 to 3: everything is drawn, and file results match the plan."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engines
 
 FILES, PREDICATES = 3, 24
-"""Files of a table that are looked into for each predicate, and one in how many predicates each table is asked."""
+"""Files per table and predicate, and the step between the predicates of a table."""
 
 
 @pytest.mark.parametrize("name", parametrized())
-def test_a_table_is_drawn_and_its_files_are_judged_as_planned(
-    name: str, matrix: Matrix, local_catalog: SqlCatalog
-) -> None:
+def test_a_table_is_drawn_and_its_files_match_the_plan(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     view = TableView.of(local_catalog.load_table(made.identifier))
     cells = view.map.to_dict()["cells"]

@@ -27,7 +27,7 @@ BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"), spec_i
 
 
 def written(root: Path, spec: PartitionSpec, files: int, per_manifest: int) -> TableView:
-    """Files of one number each, without bounds."""
+    """Files with one number each, without bounds."""
     writer = MetadataWriter(root, NUMBERS, [spec])
     for first in range(0, files, per_manifest):
         some = range(first, first + per_manifest)
@@ -46,7 +46,7 @@ def test_many_partitions_are_folded_into_few_lanes_in_their_order(tmp_path: Path
     assert drawn.sums["files"].sum() == 5000
 
 
-def test_a_table_that_knows_no_time_is_drawn_over_its_commits(tmp_path: Path) -> None:
+def test_a_table_without_a_time_column_is_drawn_over_its_commits(tmp_path: Path) -> None:
     drawn = written(tmp_path, UNPARTITIONED_PARTITION_SPEC, 6, 2).map
     assert drawn.axis.kind == "commits"
     assert drawn.axis.labels == ("1", "2", "3")
@@ -60,13 +60,13 @@ def test_a_table_without_files_has_an_empty_map(tmp_path: Path) -> None:
 
 
 def _empty(root: Path) -> str:
-    """The metadata of a table whose only manifest has nothing but a deleted file."""
+    """The metadata of a table whose only manifest has only a deleted file."""
     writer = MetadataWriter(root, NUMBERS, [BY_ID])
     writer.add_manifest(0, [FileEntry(f"{root}/0.parquet", (0,), 1, 10, {}, deleted=True)])
     return writer.finish().relative_to(root).as_posix()
 
 
-def test_files_of_all_specs_stand_where_their_bounds_say(tmp_path: Path) -> None:
+def test_files_of_all_specs_are_placed_by_their_bounds(tmp_path: Path) -> None:
     drawn = TableView.of(load_table(str(write_evolved_archive(tmp_path, manifests=12, entries=50, days=60)))).map
     assert drawn.axis.title == "ts"
     assert drawn.axis.labels[0] == "2021-01-01"
@@ -76,7 +76,7 @@ def test_files_of_all_specs_stand_where_their_bounds_say(tmp_path: Path) -> None
 
 
 @given(st.lists(st.dates(date(1, 1, 2), date(9998, 1, 1)), min_size=1, max_size=30))
-def test_every_time_lies_in_the_bin_that_begins_before_it(days: list[date]) -> None:
+def test_every_time_is_in_the_bin_that_begins_before_it(days: list[date]) -> None:
     times = np.array([(day - date(1970, 1, 1)) // timedelta(days=1) for day in days]) * 86_400_000_000
     axis = _calendar("day", times, np.ones(len(days), dtype=np.bool_), 2)
     assert 0 <= axis.bins.min() <= axis.bins.max() < len(axis.labels) <= MOST_BINS
@@ -89,7 +89,7 @@ def test_every_time_lies_in_the_bin_that_begins_before_it(days: list[date]) -> N
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=6))
-def test_folding_keeps_the_order_and_gives_each_spec_lanes_of_its_own(counts: list[int]) -> None:
+def test_folding_keeps_the_order_and_gives_each_spec_its_own_lanes(counts: list[int]) -> None:
     specs = np.repeat(np.arange(len(counts)), counts)
     lanes = _fold(specs)
     assert (np.diff(lanes) >= 0).all()

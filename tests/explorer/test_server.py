@@ -1,4 +1,4 @@
-"""The server as somebody who does not mean well sees it, and as a page does."""
+"""The server: hostile requests, and requests of a page."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def call(server: ExplorerServer) -> Caller:
 
 @pytest.fixture
 def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Caller]:
-    """An explorer that may write, of a table of its own."""
+    """An explorer with writes enabled and its own table."""
     monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path))
     (tmp_path / "warehouse").mkdir()
     two_spec_table(tmp_path)
@@ -63,7 +63,7 @@ def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Caller]
         yield Caller(running)
 
 
-def test_it_listens_on_this_machine_only(server: ExplorerServer) -> None:
+def test_it_listens_on_loopback_only(server: ExplorerServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
     assert server.url == f"http://127.0.0.1:{server.port}/"
 
@@ -80,7 +80,7 @@ def test_pages_may_load_nothing_from_elsewhere_and_are_not_framed(call: Caller) 
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "localhost", "127.0.0.1:1", ""])
-def test_a_name_that_was_bound_to_this_machine_elsewhere_is_refused(call: Caller, host: str) -> None:
+def test_a_foreign_host_header_is_refused(call: Caller, host: str) -> None:
     status, document = call("GET", "/api/session", {"Host": host})
     assert (status, document["error"]["kind"]) == (403, "wrong-host")
 
@@ -126,7 +126,7 @@ def test_a_request_cannot_name_a_file_to_be_read(call: Caller, home: Path) -> No
         ("audit", {}, "bad-input"),
     ],
 )
-def test_bad_input_is_told_as_on_the_command_line(
+def test_bad_input_is_reported_as_on_the_command_line(
     call: Caller, name: str, parameters: dict[str, str], kind: str
 ) -> None:
     status, document = call.get(name, **parameters)
@@ -139,7 +139,7 @@ def test_very_many_parameters_are_refused(call: Caller) -> None:
     assert (status, document["error"]["kind"]) == (400, "bad-input")
 
 
-def test_every_document_of_a_table_is_there(call: Caller) -> None:
+def test_every_document_of_a_table_is_served(call: Caller) -> None:
     assert call.get("session")[1]["tables"] == [NAME]
     for name in ("overview", "map", "plan", "doctor", "rewrite", "upgrade"):
         status, document = call.get(name, table=NAME)
@@ -151,7 +151,7 @@ def test_every_document_of_a_table_is_there(call: Caller) -> None:
     assert call.get("file", table=NAME, path=path, where="voltage > 1")[1]["answer"] == "every row"
 
 
-def test_an_error_nobody_foresaw_does_not_tell_what_it_says(
+def test_the_text_of_an_unexpected_error_is_not_sent(
     call: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> TableView:
@@ -186,7 +186,7 @@ def test_a_read_only_explorer_writes_nothing(call: Caller) -> None:
         ({"Content-Type": "application/x-www-form-urlencoded"}, "not-json"),
     ],
 )
-def test_who_may_not_write_does_not(writing: Caller, headers: dict[str, str], kind: str) -> None:
+def test_unauthorized_writes_are_refused(writing: Caller, headers: dict[str, str], kind: str) -> None:
     before = load_table("db.events").metadata_location
     _, document = writing.post("rewrite", {"confirm": "db.events", "spec": "current"}, **headers)
     assert document["error"]["kind"] == kind
@@ -214,18 +214,18 @@ def test_a_write_needs_the_name_of_the_table(writing: Caller) -> None:
 
 
 @pytest.mark.parametrize("body", ["[]", "{", '{"confirm": 1}', '"text"'])
-def test_a_body_that_is_no_object_of_texts_is_refused(writing: Caller, body: str) -> None:
+def test_a_body_that_is_not_an_object_of_strings_is_refused(writing: Caller, body: str) -> None:
     headers = {"Origin": writing.origin, "Content-Type": "application/json", TOKEN_HEADER: TOKEN}
     assert writing("POST", "/api/rewrite", headers, body)[1]["error"]["kind"] == "not-json"
 
 
-@pytest.mark.parametrize("told", ["9" * 5000, "²", "-1", "many"])
-def test_a_length_that_is_none_is_refused(writing: Caller, told: str) -> None:
-    status, document = writing.post("rewrite", {}, **{"Content-Length": told})
+@pytest.mark.parametrize("content_length", ["9" * 5000, "²", "-1", "many"])
+def test_an_invalid_content_length_is_refused(writing: Caller, content_length: str) -> None:
+    status, document = writing.post("rewrite", {}, **{"Content-Length": content_length})
     assert (status, document["error"]["kind"]) == (413, "too-large")
 
 
-def test_what_is_no_address_is_refused(call: Caller, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_address_is_refused(call: Caller, capfd: pytest.CaptureFixture[str]) -> None:
     host = call.origin.removeprefix("http://")
     with socket.create_connection(("127.0.0.1", call.server.port), timeout=30) as connection:
         connection.sendall(f"GET http://[/api/table HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
@@ -239,7 +239,7 @@ def test_a_body_that_is_too_large_is_not_read(writing: Caller) -> None:
     assert (status, document["error"]["kind"]) == (413, "too-large")
 
 
-def test_a_confirmed_upgrade_is_made_and_pages_see_it(writing: Caller) -> None:
+def test_a_confirmed_upgrade_is_committed_and_shown(writing: Caller) -> None:
     assert [spec["files"] for spec in writing.get("overview")[1]["specs"]] == [2, 3]
     status, result = writing.post("upgrade", {"confirm": "db.events"})
     assert status == 200

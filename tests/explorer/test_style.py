@@ -1,4 +1,4 @@
-"""Colours that can be read, by the rule of WCAG: small text has a contrast of at least 4.5 to what is behind it."""
+"""Readable colours by WCAG: small text has a contrast of at least 4.5 to its background."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAIRS += [("on-accent", "accent")]
 
 
 def schemes() -> dict[str, dict[str, str]]:
-    """The variables of each block that sets colours, by what it is for."""
+    """The variables of each colour scheme, by its selector."""
     found = re.findall(r"(:root[^\s{]*)\s*\{([^}]*--ground[^}]*)\}", (ROOT / "style.css").read_text())
     return {name: dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", block)) for name, block in found}
 

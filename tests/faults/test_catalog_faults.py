@@ -1,6 +1,6 @@
-"""Iceberg's REST catalog behind a proxy: refusals, errors and silence, before a commit is applied and after it.
+"""Iceberg's REST catalog behind a proxy: conflicts, errors and timeouts, before and after a commit is applied.
 
-A commit whose answer is lost is looked for by its snapshot id: it is made once, or said to be uncertain.
+A commit whose response is lost is looked up by its snapshot id: it is applied once, or reported as unknown.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ CHANGES: dict[str, tuple[Callable[[Table], object], Rows]] = {
 }
 
 
-class Impatient(HTTPAdapter):
-    """Waits no longer than a moment for the answer to a first commit; the proxy never gives one to it."""
+class ShortTimeout(HTTPAdapter):
+    """Uses a short timeout for the first commit, which the proxy never answers."""
 
     commits = 0
 
@@ -121,25 +121,25 @@ def _create(catalog: RestCatalog, name: str, version: int = 3) -> Table:
 
 
 def own(paths: set[str]) -> set[str]:
-    """Without the files of the catalog's server: metadata, and checksums beside them."""
+    """Without the files of the catalog server: metadata and checksums."""
     return {path for path in paths if not path.endswith((".json", ".crc"))}
 
 
 @contextmanager
-def opened(server: str, proxy: FaultProxy, *, impatient: bool = False) -> Iterator[tuple[Table, Table]]:
-    """A new table, straight and through the proxy."""
-    straight, faulty = RestCatalog("rest", uri=server), RestCatalog("rest", uri=proxy.url)
+def opened(server: str, proxy: FaultProxy, *, short_timeout: bool = False) -> Iterator[tuple[Table, Table]]:
+    """A new table, opened directly and through the proxy."""
+    direct, faulty = RestCatalog("rest", uri=server), RestCatalog("rest", uri=proxy.url)
     name = f"db.t{uuid.uuid4().hex}"
-    table = _create(straight, name)
-    if impatient:
-        faulty._session.mount("http://", Impatient())
+    table = _create(direct, name)
+    if short_timeout:
+        faulty._session.mount("http://", ShortTimeout())
     yield table, faulty.load_table(name)
-    straight.close()
+    direct.close()
     faulty.close()
 
 
 OF_EVERY_CHANGE = ("409", "503 after it was applied", "reset")
-"""Faults that stand for the ways on from a commit: tried again, found to be applied, found not to be."""
+"""One fault for each outcome of a commit: retried, found to be applied, found not to be applied."""
 CASES = [
     pytest.param(change, fault, marks=() if change == "append" or fault in OF_EVERY_CHANGE else pytest.mark.matrix)
     for change in CHANGES
@@ -148,14 +148,16 @@ CASES = [
 
 
 @pytest.mark.parametrize(("change", "fault"), CASES)
-def test_a_commit_is_made_once_whatever_is_heard_of_it(server: str, proxy: FaultProxy, change: str, fault: str) -> None:
+def test_a_commit_is_applied_once_whatever_the_response(
+    server: str, proxy: FaultProxy, change: str, fault: str
+) -> None:
     run, expected = CHANGES[change]
     made = FAULTS[fault]()
-    with opened(server, proxy, impatient="silence" in fault) as (table, faulty):
+    with opened(server, proxy, short_timeout="silence" in fault) as (table, faulty):
         before = len(table.metadata.snapshots)
-        with proxy.misbehaving(made):
+        with proxy.with_faults(made):
             run(faulty)
-        assert made.met == 1
+        assert made.applied == 1
         assert read_rows(table) == sorted(expected)
         assert len(table.refresh().metadata.snapshots) == before + 1
         assert not own(leftovers(table))
@@ -163,16 +165,16 @@ def test_a_commit_is_made_once_whatever_is_heard_of_it(server: str, proxy: Fault
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("change", ["append", "row delta"])
-def test_what_nobody_can_tell_is_said_to_be_unknown_and_nothing_is_removed(
+def test_an_unknown_commit_state_is_reported_and_nothing_is_removed(
     server: str, proxy: FaultProxy, change: str, applied: bool
 ) -> None:
     run, expected = CHANGES[change]
     lost = _error(502, "error-after" if applied else "error")
     with opened(server, proxy) as (table, faulty):
         files = files_under(table)
-        # the table is loaded to plan and to commit; then the catalog is gone
+        # the table is loaded to plan and to commit; then the catalog is unreachable
         with (
-            proxy.misbehaving(lost, always("reset", *LOAD, nth=3)),
+            proxy.with_faults(lost, always("reset", *LOAD, nth=3)),
             pytest.raises(CommitStateUnknownError, match="it may have been committed") as raised,
         ):
             run(faulty)
@@ -185,13 +187,13 @@ def test_what_nobody_can_tell_is_said_to_be_unknown_and_nothing_is_removed(
         assert (found is not None) is applied
 
 
-def test_a_commit_of_unknown_outcome_is_made_again_by_its_id_and_counts_once(server: str, proxy: FaultProxy) -> None:
+def test_a_commit_of_unknown_state_is_repeated_by_its_id_and_counts_once(server: str, proxy: FaultProxy) -> None:
     for applied in (False, True):
         with opened(server, proxy) as (table, faulty):
             change = append(faulty, NEW)
             lost = _error(502, "error-after" if applied else "error")
             with (
-                proxy.misbehaving(lost, always("reset", *LOAD, nth=2)),
+                proxy.with_faults(lost, always("reset", *LOAD, nth=2)),
                 pytest.raises(CommitStateUnknownError) as raised,
             ):
                 commit_change(faulty, change, options=patient())
@@ -207,59 +209,57 @@ def test_a_catalog_that_always_refuses_leaves_nothing_behind(server: str, proxy:
         files = files_under(table)
         refusing = always("error", *COMMIT)
         refusing.status, refusing.body = 409, _refusal(409, "CommitFailedException")
-        with proxy.misbehaving(refusing), pytest.raises(CommitConflictError, match="after 1 attempts"):
+        with proxy.with_faults(refusing), pytest.raises(CommitConflictError, match="after 1 attempts"):
             fp.append(faulty, arrow(NEW), options=no_retry())
         assert own(files_under(table)) == own(files)
         assert read_rows(table) == sorted(START)
 
 
-def test_a_catalog_that_is_gone_is_named(server: str, proxy: FaultProxy) -> None:
+def test_an_unreachable_catalog_is_named(server: str, proxy: FaultProxy) -> None:
     with opened(server, proxy) as (table, faulty):
         files = files_under(table)
         for run, _ in CHANGES.values():
-            with proxy.misbehaving(always("reset", *LOAD)), pytest.raises(FloeplanError, match="'rest'") as raised:
+            with proxy.with_faults(always("reset", *LOAD)), pytest.raises(FloeplanError, match="'rest'") as raised:
                 run(faulty)
             assert raised.value.retryable
             assert raised.value.kind == "unreachable"
         assert own(files_under(table)) == own(files)
 
 
-def test_a_catalog_that_is_gone_once_all_is_committed_is_no_failure(server: str, proxy: FaultProxy) -> None:
+def test_an_unreachable_catalog_after_the_commit_is_no_failure(server: str, proxy: FaultProxy) -> None:
     for run, expected in CHANGES.values():
         with opened(server, proxy) as (table, faulty):
-            # the table is loaded to plan and to commit, by a rewrite once more between these
+            # the table is loaded to plan and to commit; a rewrite loads it once more in between
             nth = 4 if expected is START else 3
-            with proxy.misbehaving(always("reset", *LOAD, nth=nth)):
+            with proxy.with_faults(always("reset", *LOAD, nth=nth)):
                 run(faulty)
             assert read_rows(table) == sorted(expected)
 
 
 SECONDS = 5
-"""Long enough for any answer that comes at all."""
+"""Long enough for any response."""
 
 
 @pytest.mark.parametrize("kind", [pytest.param("silent", marks=pytest.mark.matrix), "silent-after"])
-def test_a_catalog_that_falls_silent_over_a_commit_is_not_waited_for_for_ever(
-    server: str, proxy: FaultProxy, kind: Kind
-) -> None:
+def test_a_commit_without_a_response_times_out(server: str, proxy: FaultProxy, kind: Kind) -> None:
     fault = Fault(kind, *COMMIT)
     with opened(server, proxy) as (table, _):
         name = ".".join(table.name())
         catalog = connect("rest", {"uri": proxy.url, SOCKET_TIMEOUT: str(SECONDS * 1000)})
-        with proxy.misbehaving(fault):
+        with proxy.with_faults(fault):
             fp.append(fp.load_table(name, catalog), arrow(NEW), options=patient())
         catalog.close()
-        assert fault.met == 1
+        assert fault.applied == 1
         assert read_rows(table) == sorted(START + NEW)
         assert not own(leftovers(table))
 
 
-def test_a_catalog_that_says_nothing_is_named(server: str, proxy: FaultProxy) -> None:
+def test_a_silent_catalog_is_named(server: str, proxy: FaultProxy) -> None:
     with opened(server, proxy) as (table, _):
         catalog = connect("rest", {"uri": proxy.url, SOCKET_TIMEOUT: str(SECONDS * 1000)})
         faulty = fp.load_table(".".join(table.name()), catalog)
         with (
-            proxy.misbehaving(always("silent", *LOAD)),
+            proxy.with_faults(always("silent", *LOAD)),
             pytest.raises(FloeplanError, match=r"'rest'.*timed out") as raised,
         ):
             fp.append(faulty, arrow(NEW))
@@ -279,7 +279,7 @@ def writers() -> Iterator[KilledWriters]:
 
 
 @pytest.mark.parametrize("kind", ["append", "merge-on-read", REWRITE])
-def test_a_writer_killed_at_any_step_leaves_the_table_whole(
+def test_a_writer_killed_at_any_step_leaves_a_valid_table(
     server: str, writers: KilledWriters, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "rest").write_text(server)
@@ -291,7 +291,7 @@ def test_a_writer_killed_at_any_step_leaves_the_table_whole(
         done = WRITES[kind].of_rows(START) if step in AFTER and kind in WRITES else START
         assert read_rows(table) == sorted(done), step
         left = own(leftovers(table) - files)
-        if step in BEFORE or kind in WRITES:  # else the next group may be written already
+        if step in BEFORE or kind in WRITES:  # otherwise the next group may already be written
             assert bool(left) is (step in BEFORE), step
         again = WRITES["append"].plan(catalog.load_table("db.t"), IsolationLevel.SERIALIZABLE)
         again.commit()

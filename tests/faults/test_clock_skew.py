@@ -1,4 +1,4 @@
-"""Writers whose clocks are hours apart: time goes on in every table, Spark reads it, and nothing young is removed."""
+"""Writers whose clocks differ by hours: timestamps increase, Spark reads the table, and no new file is removed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.engines
 HOUR = 3600
 DAY = 24 * HOUR
 TOLERANCE_MS = 60_000
-"""By how much Iceberg's Java library lets time go back within the metadata of a table."""
+"""Iceberg Java's tolerance for decreasing timestamps in table metadata."""
 
 
 @contextmanager
 def clock_ahead(seconds: float) -> Iterator[None]:
-    """What this process takes for the time; files and PyIceberg keep to the right one."""
+    """Shift the clock of Floeplan; files and PyIceberg use the real time."""
     right = time.time
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: right() + seconds)
@@ -47,46 +47,46 @@ def table(request: pytest.FixtureRequest, local_catalog: SqlCatalog) -> Table:
     return create_table(local_catalog, request.param, name=f"skew.t{uuid.uuid4().hex}")
 
 
-def assert_time_goes_on(table: Table) -> None:
-    """As Java demands of metadata, and without its tolerance."""
+def assert_timestamps_increase(table: Table) -> None:
+    """As Java requires, but without its tolerance."""
     metadata = table.refresh().metadata
     for log in (metadata.snapshot_log, metadata.metadata_log):
-        moments = [entry.timestamp_ms for entry in log]
-        assert moments == sorted(moments)
-        assert not moments or metadata.last_updated_ms >= moments[-1]
+        timestamps = [entry.timestamp_ms for entry in log]
+        assert timestamps == sorted(timestamps)
+        assert not timestamps or metadata.last_updated_ms >= timestamps[-1]
     by_sequence = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     if metadata.format_version > 1:
-        moments = [snapshot.timestamp_ms for snapshot in by_sequence]
-        assert moments == sorted(moments)
+        timestamps = [snapshot.timestamp_ms for snapshot in by_sequence]
+        assert timestamps == sorted(timestamps)
 
 
 @pytest.mark.parametrize("skew", [6 * HOUR, -6 * HOUR])
-def test_time_goes_on_whoever_writes(spark: SparkSession, table: Table, skew: float) -> None:
+def test_timestamps_increase_for_any_writer(spark: SparkSession, table: Table, skew: float) -> None:
     started = time.time() * 1000
     with clock_ahead(skew):
         fp.append(table, arrow(rows_of(100, 105)))
-    assert_time_goes_on(table)
+    assert_timestamps_increase(table)
     newest = table.metadata.snapshots[-1].timestamp_ms
     assert newest >= started + max(skew, 0) * 1000 - TOLERANCE_MS
     fp.append(table, arrow(rows_of(110, 115)), options=patient())
-    assert_time_goes_on(table)
+    assert_timestamps_increase(table)
     fp.delete(table, "id IN (3, 101)", options=patient())
-    assert_time_goes_on(table)
+    assert_timestamps_increase(table)
     evolve_spec(table, [AddField(Term(("id",), BucketTransform(2)), "ids")])
-    assert_time_goes_on(table)
+    assert_timestamps_increase(table)
     with clock_ahead(-abs(skew)):
         fp.rewrite_data_files(table, options={"rewrite-all": "true"}, commit=patient())
-    assert_time_goes_on(table)
+    assert_timestamps_increase(table)
     fp.expire_snapshots(table, older_than_ms=int(started), dry_run=False)
-    assert_time_goes_on(table)
+    assert_timestamps_increase(table)
     name = "local." + ".".join(table.name())
     expected = read_rows(table)
     assert sorted((row.id, row.part) for row in spark.table(name).collect()) == expected
     assert len(expected) == 38
-    if skew < 0:  # Spark goes by its own clock, and refuses to follow what lies in its future
+    if skew < 0:  # Spark uses its own clock, and refuses to commit after a snapshot in its future
         spark.sql(f"INSERT INTO {name} VALUES (200, 'a')")
         assert read_rows(table) == [*expected, (200, "a")]
-        assert_time_goes_on(table)
+        assert_timestamps_increase(table)
 
 
 @pytest.mark.parametrize("skew", [30 * DAY, -30 * DAY])
@@ -108,7 +108,7 @@ def _orphan(table: Table, age: float) -> Path:
     return path
 
 
-def test_files_of_commits_under_way_are_safe_from_a_clock_that_is_ahead(table: Table) -> None:
+def test_files_of_running_commits_are_safe_from_a_clock_that_is_ahead(table: Table) -> None:
     young, old, ahead = (_orphan(table, age) for age in (HOUR, 10 * DAY, -10 * DAY))
     before = files_under(table)
     with clock_ahead(30 * DAY):
@@ -118,7 +118,7 @@ def test_files_of_commits_under_way_are_safe_from_a_clock_that_is_ahead(table: T
     assert young.exists()
     assert ahead.exists()
     assert before - files_under(table) == {path for path in before if path.endswith(old.name)}
-    assert files_under(table) <= before, "nothing is left of the question what time it is"
+    assert files_under(table) <= before, "the file written to determine the store's time is removed"
 
 
 def test_a_clock_that_is_behind_removes_less(table: Table) -> None:

@@ -1,4 +1,4 @@
-"""A catalog in PostgreSQL whose connection ends over a COMMIT: the change is made once, or said to be uncertain."""
+"""A PostgreSQL catalog whose connection ends during COMMIT: the change is applied once, or reported as unknown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def proxy(database: str) -> Iterator[DatabaseProxy]:
 
 @contextmanager
 def opened(database: str, proxy: DatabaseProxy, folder: Path) -> Iterator[tuple[Table, Table]]:
-    """A new table, straight and through the proxy."""
+    """A new table, opened directly and through the proxy."""
     through = database.replace(f":{urlsplit(database).port}", f":{proxy.port}")
     straight, faulty = (SqlCatalog("lake", uri=uri, warehouse=folder.as_uri()) for uri in (database, through))
     name = f"db.t{uuid.uuid4().hex}"
@@ -62,36 +62,36 @@ def opened(database: str, proxy: DatabaseProxy, folder: Path) -> Iterator[tuple[
 
 @pytest.mark.parametrize("fault", ["lost", "unanswered"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_commit_is_made_once_whatever_is_heard_of_it(
+def test_a_commit_is_applied_once_whatever_the_response(
     database: str, proxy: DatabaseProxy, tmp_path: Path, change: str, fault: CommitFault
 ) -> None:
     run, expected = CHANGES[change]
     with opened(database, proxy, tmp_path) as (table, faulty):
         before = len(table.metadata.snapshots)
-        with proxy.misbehaving(fault):
+        with proxy.with_faults(fault):
             run(faulty)
-            assert proxy.met == 1
+            assert proxy.applied == 1
         assert read_rows(table) == sorted(expected)
         assert len(table.refresh().metadata.snapshots) == before + 1
         assert not {path for path in leftovers(table) if not path.endswith(".json")}
 
 
-def test_what_nobody_can_tell_is_said_to_be_unknown_and_nothing_is_removed(
+def test_an_unknown_commit_state_is_reported_and_nothing_is_removed(
     database: str, proxy: DatabaseProxy, tmp_path: Path
 ) -> None:
     with opened(database, proxy, tmp_path) as (table, faulty):
         before = files_under(table)
-        with proxy.misbehaving("gone"), pytest.raises(CommitStateUnknownError, match="may have been committed"):
+        with proxy.with_faults("gone"), pytest.raises(CommitStateUnknownError, match="may have been committed"):
             CHANGES["append"][0](faulty)
         assert read_rows(table) == sorted(START + NEW)
         assert {Path(path).suffix for path in files_under(table) - before} == {".avro", ".parquet", ".json"}
 
 
 @pytest.mark.parametrize("fault", ["lost", "unanswered"])
-def test_snapshots_are_forgotten_once(database: str, proxy: DatabaseProxy, tmp_path: Path, fault: CommitFault) -> None:
+def test_snapshots_are_expired_once(database: str, proxy: DatabaseProxy, tmp_path: Path, fault: CommitFault) -> None:
     with opened(database, proxy, tmp_path) as (table, faulty):
-        with proxy.misbehaving(fault):
+        with proxy.with_faults(fault):
             done = expire_snapshots(faulty, older_than_ms=2**53, dry_run=False, commit=patient())
-            assert proxy.met == 1
+            assert proxy.applied == 1
         assert (done.snapshots_before, done.snapshots_after) == (2, 1)
         assert read_rows(table) == sorted(START)

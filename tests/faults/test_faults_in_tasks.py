@@ -1,7 +1,7 @@
-"""A store that fails while Spark's tasks read and write: the work is done, or the table is as it was and that is said.
+"""A store that fails while Spark tasks read and write: the change succeeds, or fails and leaves the table unchanged.
 
-The faults befall requests for the files of rows, which nobody but tasks makes here. One that goes away is met by the
-task's client; one that stays ends the job, and what other tasks wrote by then is removed.
+The faults apply to requests for data files, which only tasks send here. A transient fault is retried by the client of
+the task; a permanent one fails the job, and files of other tasks are removed.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyStore]:
 
 @pytest.fixture(autouse=True)
 def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little there is to do, it is done by Spark."""
+    """Run all work on Spark, whatever its size."""
     monkeypatch.setattr(runner, "LOCAL_BYTES", -1)
     monkeypatch.setattr(merging, "INSERT_ROWS", 1)
     monkeypatch.setattr(runner.LocalThreads, "run", lambda *_: pytest.fail("this was to be done by tasks"))
 
 
 def files(table: Table) -> set[str]:
-    """Files of rows and of deletes in the store, whoever refers to them."""
+    """Data and delete files in the store, referenced or not."""
     assert isinstance(table.io, PyArrowFileIO)
     system = table.io.fs_by_scheme("s3", BUCKET)
     found = system.get_file_info(pa.fs.FileSelector(BUCKET, recursive=True))
@@ -102,14 +102,14 @@ def files(table: Table) -> set[str]:
         ("rewrite", "reset-after", WRITE, 1),
     ],
 )
-def test_a_fault_that_goes_away_is_not_noticed(
+def test_a_transient_fault_is_retried(
     spark: SparkSession, store: FaultyStore, change: str, kind: Kind, method: str, nth: int
 ) -> None:
     fault = Fault(kind, method, KINDS["data"], nth)
     with store.opened() as (table, proxy):
-        with proxy.misbehaving(fault):
+        with proxy.with_faults(fault):
             CHANGES[change](table, spark)
-        assert fault.met == 1
+        assert fault.applied == 1
         assert store.rows(table) == after(change)
         assert store.missing(table) == []
 
@@ -134,15 +134,15 @@ def test_a_fault_that_goes_away_is_not_noticed(
         ("rewrite", "throttled", WRITE, "data", 2),
     ],
 )
-def test_a_fault_that_stays_is_said_and_leaves_the_table_as_it_was(
+def test_a_permanent_fault_is_reported_and_leaves_the_table_unchanged(
     spark: SparkSession, store: FaultyStore, change: str, kind: Kind, method: str, what: str, nth: int
 ) -> None:
     fault = always(kind, method, KINDS[what], nth=nth)
     with store.opened() as (table, proxy):
         before = files(table)
-        with proxy.misbehaving(fault), pytest.raises(FloeplanError) as raised:
+        with proxy.with_faults(fault), pytest.raises(FloeplanError) as raised:
             CHANGES[change](table, spark)
-        assert fault.met > 0
+        assert fault.applied > 0
         assert not raised.value.committed
         assert "\n" not in raised.value.message
         assert store.rows(table) == START

@@ -1,6 +1,6 @@
-"""A disk that is full at any moment of a change: an error that says so, and the table as it was.
+"""A disk that fills up at any step of a change: a clear error and an unchanged table.
 
-A limit on the size of files stands for the end of the disk: a write beyond it fails in the middle, whoever makes it.
+A file size limit simulates the full disk: a write beyond it fails in the middle, in any library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.support.tables.commits import (
 pytestmark = pytest.mark.unit
 
 NOTHING, LITTLE = 0, 300
-"""Bytes that fit: not even the first, or the beginning of a file."""
+"""Bytes that fit: none, or the beginning of a file."""
 
 
 def _merge(table: Table, options: Any) -> object:
@@ -73,7 +73,7 @@ def table(request: pytest.FixtureRequest, catalog: SqlCatalog) -> Table:
 
 @pytest.mark.parametrize("size", [NOTHING, LITTLE])
 @pytest.mark.parametrize("change", CHANGES)
-def test_files_of_rows_that_do_not_fit(table: Table, change: str, size: int) -> None:
+def test_data_files_that_do_not_fit(table: Table, change: str, size: int) -> None:
     rows, files = read_rows(table), files_under(table)
     with full_after(size), pytest.raises(FloeplanError, match=r"cannot be written.*File too large") as raised:
         CHANGES[change](table, patient())
@@ -121,12 +121,12 @@ def test_a_catalog_that_cannot_write_the_metadata(table: Table, change: str) -> 
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert raised.value.retryable
     assert read_rows(table) == rows
-    assert not reachable(table) - files, "nobody refers to anything new"
+    assert not reachable(table) - files, "new files are unreferenced"
     CHANGES[change](table, patient())
     assert len(table.refresh().metadata.snapshots) == 4
 
 
-def test_what_a_rewrite_had_committed_before_is_not_hidden(table: Table) -> None:
+def test_earlier_commits_of_a_rewrite_are_reported(table: Table) -> None:
     rows, files = read_rows(table), files_under(table)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     commits = []
@@ -135,9 +135,9 @@ def test_what_a_rewrite_had_committed_before_is_not_hidden(table: Table) -> None
         commits.extend([at] if at == "validated" else [])
         resource.setrlimit(resource.RLIMIT_FSIZE, (LITTLE if len(commits) > 1 else soft, hard))
 
-    asked = {"rewrite-all": "true", "partial-progress.enabled": "true", "partial-progress.max-commits": "2"}
+    options = {"rewrite-all": "true", "partial-progress.enabled": "true", "partial-progress.max-commits": "2"}
     try:
-        done = fp.rewrite_data_files(table, options=asked, commit=patient(on_step=fill))
+        done = fp.rewrite_data_files(table, options=options, commit=patient(on_step=fill))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(done.snapshot_ids) == 1
@@ -147,7 +147,7 @@ def test_what_a_rewrite_had_committed_before_is_not_hidden(table: Table) -> None
 
 
 class NoSpace(PyArrowFileIO):
-    """Every new file is on a device that is full."""
+    """A FileIO on a full device."""
 
     def new_output(self, location: str) -> PyArrowFile:
         output = super().new_output(location)
@@ -165,7 +165,7 @@ def test_the_reason_is_named(catalog: SqlCatalog, table: Table) -> None:
     full.close()
 
 
-def test_half_a_metadata_file_does_not_stay(tmp_path: Path) -> None:
+def test_a_partial_metadata_file_is_removed(tmp_path: Path) -> None:
     place = tmp_path / "metadata" / "m0.avro"
     with full_after(LITTLE), pytest.raises(FloeplanError, match="cannot be written: File too large"):
         write_file(place.as_uri(), b"x" * 100_000)

@@ -1,7 +1,6 @@
-"""A filesystem without room, the catalog's database on it as well: a change is made whole, or the table stays as it is.
+"""A full filesystem that also holds the catalog's database: a change succeeds, or the table is unchanged.
 
-One page more is free each time, so that the end comes at data, at manifests, at the list, at metadata and at the
-database in turn.
+One more page is free each time, so that space runs out at data, manifests, the list, metadata and the database in turn.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _may_mount(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_made_whole_or_not_at_all(tries: tuple[str, list[Any]], change: str) -> None:
+def test_a_change_is_atomic(tries: tuple[str, list[Any]], change: str) -> None:
     how, found = tries
     mine = [one for one in found if one["change"] == change]
     for one in mine:
@@ -55,7 +54,7 @@ def test_a_change_is_made_whole_or_not_at_all(tries: tuple[str, list[Any]], chan
         assert any(reason in one["error"] for reason in REASONS[how]), one
 
 
-def test_nothing_is_left_over_unless_a_commit_was_under_way(tries: tuple[str, list[Any]]) -> None:
+def test_nothing_is_left_over_unless_a_commit_was_running(tries: tuple[str, list[Any]]) -> None:
     for one in tries[1]:
         under_way = one["error"] is not None and any(name.endswith(".metadata.json") for name in one["left_over"])
         assert under_way or not one["left_over"], one

@@ -1,8 +1,7 @@
-"""An object store that throttles, fails, resets, answers by halves: the work is done, or the table is as it was.
+"""An object store that throttles, fails, resets or truncates: operations succeed, or leave the table unchanged.
 
-All selected cases run beside each other, each with a proxy of its own: they mostly wait for clients to try again.
-``make test`` runs every operation and every fault, not every pair of them; ``make faults`` runs every operation with
-every fault.
+All selected cases run concurrently, each with its own proxy: they mostly wait for client retries. ``make test`` runs
+every operation and every fault, not every pair of them; ``make faults`` runs every operation with every fault.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ ONCE: dict[str, tuple[Kind, ...]] = {
     "upgrade": ("throttled",),
     "expire": ("reset-after",),
 }
-"""Faults that befall the first request of every kind, once: clients try again, and nobody notices."""
+"""Faults that apply once to the first request of every kind: clients retry."""
 FEW_ONCE = (
     ("scan", "throttled"),
     ("scan", "reset"),
@@ -81,7 +80,7 @@ FOREVER: tuple[tuple[str, Kind, str, str], ...] = (
     ("upgrade", "error", WRITE, "list"),
     ("expire", "error", READ, "metadata"),
 )
-"""Faults that do not go away: the operation says so, and has done nothing."""
+"""Permanent faults: the operation reports them and changes nothing."""
 FEW_FOREVER = (
     ("scan", "throttled", READ, "list"),
     ("scan", "truncated", READ, "manifest"),
@@ -102,7 +101,7 @@ FEW_FOREVER = (
 
 LIES: tuple[Kind, ...] = ("halved", "doubled")
 LENGTH_ASKED = ("metadata", "list", "manifest")
-"""Of other files the store tells the length along with their bytes, which are checked against it."""
+"""For other files, the length comes with the bytes and is checked."""
 
 if EVERYTHING:
     ONCE = {name: tuple(kind for kind in get_args(Kind) if kind in SURVIVED) for name in ("scan", *OPERATIONS)}
@@ -120,26 +119,26 @@ def cases(all_: Iterable[tuple[str, ...]], few: Iterable[tuple[str, ...]]) -> li
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one try."""
+    """The result of one operation."""
 
     error: Exception | None
     answer: object
     rows: Rows
     missing: list[str]
-    met: int
+    applied: int
 
 
 def attempt(store: FaultyStore, name: str, faults: list[Fault]) -> Outcome:
-    """One operation on a table of its own, through a proxy of its own."""
+    """Run one operation on a new table with its own proxy."""
     operation = _scan if name == "scan" else OPERATIONS[name].run
     with store.opened(own_files=name == "expire") as (table, proxy):
         error, answer = None, None
-        with proxy.misbehaving(*faults):
+        with proxy.with_faults(*faults):
             try:
                 answer = operation(table)
             except Exception as raised:
                 error = raised
-        return Outcome(error, answer, store.rows(table), store.missing(table), sum(fault.met for fault in faults))
+        return Outcome(error, answer, store.rows(table), store.missing(table), sum(fault.applied for fault in faults))
 
 
 def _scan(table: Table) -> Rows:
@@ -157,7 +156,7 @@ Outcomes = Callable[..., Outcome]
 
 @pytest.fixture(scope="module")
 def outcome(store: FaultyStore, request: pytest.FixtureRequest) -> Iterator[Outcomes]:
-    """The outcome of a case; those of all selected tests are begun when the first is asked for."""
+    """The outcome of a case; all selected cases start when the first outcome is requested."""
     selected = [
         item.callspec.params
         for item in request.session.items
@@ -181,10 +180,10 @@ def outcome(store: FaultyStore, request: pytest.FixtureRequest) -> Iterator[Outc
 @pytest.mark.parametrize(
     ("name", "kind"), cases([(name, kind) for name, kinds in ONCE.items() for kind in kinds], FEW_ONCE)
 )
-def test_one_fault_of_every_kind_of_request_is_survived(outcome: Outcomes, name: str, kind: str) -> None:
+def test_one_fault_of_every_kind_of_request_is_retried(outcome: Outcomes, name: str, kind: str) -> None:
     found = outcome(name, kind)
     assert found.error is None
-    assert found.met >= 5
+    assert found.applied >= 5
     assert found.rows == (START if name == "scan" else OPERATIONS[name].of_rows(START))
     assert found.missing == []
     if name == "scan":
@@ -192,11 +191,11 @@ def test_one_fault_of_every_kind_of_request_is_survived(outcome: Outcomes, name:
 
 
 @pytest.mark.parametrize(("name", "kind", "method", "what"), cases(FOREVER, FEW_FOREVER))
-def test_what_cannot_be_done_is_said_and_leaves_the_table_as_it_was(
+def test_a_permanent_fault_is_reported_and_leaves_the_table_unchanged(
     outcome: Outcomes, name: str, kind: str, method: str, what: str
 ) -> None:
     found = outcome(name, kind, method, what)
-    assert found.met > 0
+    assert found.applied > 0
     assert isinstance(found.error, FloeplanError), f"{found.error!r}, {found.answer}"
     assert not found.error.committed
     assert "\n" not in found.error.message
@@ -206,13 +205,13 @@ def test_what_cannot_be_done_is_said_and_leaves_the_table_as_it_was(
 
 @pytest.mark.parametrize("kind", LIES)
 @pytest.mark.parametrize("what", [*LENGTH_ASKED, "data", "vector"])
-def test_a_store_that_lies_about_lengths_costs_no_row(outcome: Outcomes, kind: str, what: str) -> None:
+def test_wrong_lengths_lose_no_row(outcome: Outcomes, kind: str, what: str) -> None:
     found = outcome(kind, what)
-    assert found.met > 0
+    assert found.applied > 0
     if found.error is None:
         assert found.rows == (START | NEW if what == "metadata" else START)
         assert what == "metadata" or found.answer == START
-        assert kind != "halved" or what not in LENGTH_ASKED, "half of it cannot do"
+        assert kind != "halved" or what not in LENGTH_ASKED, "half of the bytes cannot be enough"
     else:
         assert isinstance(found.error, FloeplanError), repr(found.error)
         assert "\n" not in found.error.message
@@ -222,16 +221,16 @@ def test_a_store_that_lies_about_lengths_costs_no_row(outcome: Outcomes, kind: s
 def test_files_that_cannot_be_removed_are_named(store: FaultyStore) -> None:
     with store.opened(own_files=True) as (table, proxy):
         fp.rewrite_data_files(table, options={"rewrite-all": "true"})
-        with proxy.misbehaving(always("error", "DELETE", KINDS["data"])):
+        with proxy.with_faults(always("error", "DELETE", KINDS["data"])):
             done = OPERATIONS["expire"].run(table)
         assert isinstance(done, ExpireResult)
         left = [path for path in done.not_removed if path.endswith(".parquet")]
         assert len(left) == len(done.not_removed) == 3
         assert done.removed
         OPERATIONS["append"].run(table)
-        OPERATIONS["expire"].run(table)  # until now a manifest said that they were removed
+        OPERATIONS["expire"].run(table)  # until now manifests had DELETED entries of them
         later = time.time() + 10 * 24 * 3600
-        with proxy.misbehaving(always("throttled", "DELETE")):
+        with proxy.with_faults(always("throttled", "DELETE")):
             found = fp.remove_orphans(table, dry_run=False, now_s=later)
         assert (list(found.orphans), found.removed) == (sorted(left), ())
         assert fp.remove_orphans(table, dry_run=False, now_s=later).removed == tuple(sorted(left))
@@ -239,18 +238,18 @@ def test_files_that_cannot_be_removed_are_named(store: FaultyStore) -> None:
         assert store.missing(table) == []
 
 
-def test_an_expiry_forgets_nothing_while_the_lists_that_stay_cannot_be_read(store: FaultyStore) -> None:
+def test_expiry_removes_nothing_if_a_retained_list_cannot_be_read(store: FaultyStore) -> None:
     with store.opened(own_files=True) as (table, proxy):
-        with proxy.misbehaving(always("reset", "GET", KINDS["list"])), pytest.raises(FloeplanError) as raised:
+        with proxy.with_faults(always("reset", "GET", KINDS["list"])), pytest.raises(FloeplanError) as raised:
             OPERATIONS["expire"].run(table)
         assert not raised.value.committed
         assert len(store.newest(table).metadata.snapshots) == 3
 
 
-def test_an_expiry_that_cannot_tell_which_files_are_free_removes_none(store: FaultyStore) -> None:
+def test_expiry_removes_no_files_if_references_cannot_be_determined(store: FaultyStore) -> None:
     with store.opened(own_files=True) as (table, proxy):
         with (
-            proxy.misbehaving(always("reset", "GET", KINDS["list"], nth=2)) as requests,
+            proxy.with_faults(always("reset", "GET", KINDS["list"], nth=2)) as requests,
             pytest.raises(FloeplanError, match=r"2 snapshots were expired.*remove-orphans will find them") as raised,
         ):
             OPERATIONS["expire"].run(table)

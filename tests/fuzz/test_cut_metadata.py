@@ -1,6 +1,6 @@
-"""Manifests and manifest lists cut at every end of a block: all rows, an error, or a warning that rows may be missing.
+"""Manifests and lists truncated after every block: all rows, an error, or a warning that rows may be missing.
 
-The files are as other writers make them: an entry a block, and nothing in a header that says how many there are.
+The files are like those of other writers: one entry per block, and no entry count in the header.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.property
 
 
 def sample(folder: Path, version: int) -> Table:
-    """Files of two specs, several a manifest, and deletes of each kind."""
+    """Files of two specs, several per manifest, and deletes of each kind."""
     table = evolved_table(open_catalog(folder), version)
     table = commit_change(table, append(table, rows_of(40, 50, "b") + rows_of(50, 60, "a"))).table
     if version > 1:
@@ -46,7 +46,7 @@ def sample(folder: Path, version: int) -> Table:
 
 
 def in_many_blocks(path: Path, **changed: dict[str, Any]) -> None:
-    """The same records, one a block; ``changed`` has new values of fields by the value of the first field."""
+    """The same records, one per block; ``changed`` has new field values by the value of the first field."""
     reader = fastavro.reader(io.BytesIO(path.read_bytes()))
     header = {k: v for k, v in reader.metadata.items() if not k.startswith("avro.") and k != MANIFEST_COUNT}
     records = [record | changed.get(str(next(iter(record.values()))), {}) for record in reader]
@@ -72,7 +72,7 @@ def local(location: str) -> Path:
 
 
 def rows(table: Table) -> Rows | None:
-    """The rows; ``None`` for an error, or with a warning."""
+    """The rows, or ``None`` after an error or a warning."""
     try:
         plan = plan_scan(table, options=NO_SCAN_EXTRAS)
     except CorruptMetadataError:

@@ -1,4 +1,4 @@
-"""Reports that are damaged or lie: the audit and the advice count them or pass them over, and never fail."""
+"""Damaged or wrong reports: audit and advice count or ignore them, and never fail."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COUNT, SHARE = 1500, 0.1
-"""Of the seconds of a test: what is made must be read as well."""
+"""The share of a test's time for generating lines; the rest is for reading them."""
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
 DEEP = '{"report-type": "scan-report", "table-name": "db.events", "filter": ' + '{"a":' * 50_000
 
 
 def hostile_lines() -> list[bytes]:
-    """Whole reports of every kind, damaged as trees, as bytes and not at all."""
+    """Reports of every kind: intact, damaged as trees, and damaged as bytes."""
     kinds = [
         own_report(leaf("eq", "id", 7), kept=90, total=100, why="values are spread over all files"),
         own_report(leaf("in", "region", ["eu", "us"]), kept=2, total=100, partition_field="region"),
@@ -60,14 +60,14 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.property
-def test_advice_passes_over_what_it_cannot_use(reports: str) -> None:
+def test_advice_ignores_what_it_cannot_use(reports: str) -> None:
     found = read_workload(reports, "db.events", SCHEMA, since=datetime(2020, 1, 1, tzinfo=UTC))
     assert found.runs > 3
     assert found.unusable > 3
 
 
 @pytest.mark.spark
-def test_the_audit_counts_what_is_no_report(reports: str, spark: SparkSession) -> None:
+def test_the_audit_counts_invalid_lines(reports: str, spark: SparkSession) -> None:
     result = audit(spark, reports)
     lines = len([line for line in Path(reports, "scan.jsonl").read_bytes().split(b"\n") if line.strip()])
     assert 3 < result.queries < lines

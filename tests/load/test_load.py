@@ -1,7 +1,7 @@
-"""Much of everything: writers, predicates, columns, snapshots, manifests and files.
+"""Large numbers of writers, predicates, columns, snapshots, manifests and files.
 
-Small numbers by default, those of ``LARGE`` with ``FLOEPLAN_LOAD=large`` (``make load``). Limits are CPU time with room
-for a slow machine: what they are there to find is work that grows faster than what it is done for.
+Small numbers by default, those of ``LARGE`` with ``FLOEPLAN_LOAD=large`` (``make load``). Limits are CPU time with a
+margin for slow machines; they detect superlinear growth.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.load
 LARGE = os.environ.get("FLOEPLAN_LOAD") == "large"
 WRITERS, COLUMNS, SNAPSHOTS = (64, 1000, 2000) if LARGE else (12, 200, 200)
 MANIFESTS = 1000 if LARGE else 20
-"""Each is listed ten times, with a hundred files: ten thousand manifests, a million files."""
+"""Each is listed 10 times and has 100 files: 10,000 manifests, 1 million files."""
 
 PLAIN = fp.ScanOptions(report=False, cache=False)
 
@@ -44,7 +44,7 @@ def cpu_seconds_below(limit: float) -> Iterator[None]:
 
 
 def write_at_once(folder: Path, properties: dict[str, str]) -> tuple[Table, list[int]]:
-    """A row by each of many writers, all at the same time; returns the rows that their writers say are there."""
+    """Append one row per writer concurrently; returns the rows reported as committed."""
     table = catalog(folder).create_table("db.t", pa.schema([("id", pa.int64())]), properties=properties)
 
     def write(number: int) -> int | None:
@@ -60,7 +60,7 @@ def write_at_once(folder: Path, properties: dict[str, str]) -> tuple[Table, list
 
 
 def files_left(table: Table) -> list[str]:
-    """Without the metadata files of attempts that were refused, which belong to PyIceberg's catalog."""
+    """Without metadata files of failed attempts, which PyIceberg's catalog leaves."""
     return [path for path in leftovers(table) if not path.endswith(".metadata.json")]
 
 
@@ -68,7 +68,7 @@ def ids(table: Table, where: str | None = None) -> list[int]:
     return sorted(fp.plan_scan(table, where, options=PLAIN).to_arrow()["id"].to_pylist())
 
 
-def test_patient_writers_all_get_through(tmp_path: Path) -> None:
+def test_writers_with_many_retries_all_commit(tmp_path: Path) -> None:
     patience = {"commit.retry.num-retries": "1000", "commit.retry.min-wait-ms": "10"}
     table, written = write_at_once(tmp_path, patience)
     assert written == ids(table) == list(range(WRITERS))
@@ -91,7 +91,7 @@ def test_writers_that_give_up_leave_nothing_behind(tmp_path: Path) -> None:
     ],
     ids=["in", "not in", "or", "and"],
 )
-def test_long_predicates_are_answered(tmp_path: Path, where: str, wanted: range | list[int]) -> None:
+def test_long_predicates_are_evaluated(tmp_path: Path, where: str, wanted: range | list[int]) -> None:
     table = two_spec_table(tmp_path)
     with cpu_seconds_below(15):
         assert ids(table, where) == list(wanted)
@@ -112,7 +112,7 @@ def test_wide_tables(tmp_path: Path) -> None:
 
 
 def with_history(table: Table, steps: int) -> str:
-    """The metadata file of the same table after many snapshots, each with a manifest list of its own."""
+    """The metadata file of the same table with many snapshots, each with its own manifest list."""
     home = Path(table.metadata_location.removeprefix("file://"))
     document = json.loads(home.read_text())
     last = document["snapshots"][-1]
@@ -126,6 +126,7 @@ def with_history(table: Table, steps: int) -> str:
     document |= {"snapshots": snapshots, "current-snapshot-id": steps, "last-sequence-number": steps}
     document["refs"] = {"main": {"snapshot-id": steps, "type": "branch"}}
     document["snapshot-log"] = [{"snapshot-id": s["snapshot-id"], "timestamp-ms": s["timestamp-ms"]} for s in snapshots]
+    document["properties"] |= {"history.expire.max-snapshot-age-ms": "0"}  # so that there is something to expire
     path = home.with_name("long.metadata.json")
     path.write_text(json.dumps(document))
     return str(path)
@@ -144,7 +145,7 @@ def test_long_histories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "micros"),
+    ("query", "micros"),
     [
         (lambda table: fp.plan_scan(table, "ts >= TIMESTAMP '2024-01-01 00:00:00 UTC'", options=PLAIN), 40),
         (lambda table: fp.plan_scan(table, options=PLAIN), 40),
@@ -154,9 +155,9 @@ def test_long_histories(tmp_path: Path) -> None:
     ],
     ids=["plan of some", "plan of all", "rewrite plan", "doctor", "inspect"],
 )
-def test_many_manifests_and_files(archive: str, question: Callable[[str], object], micros: float) -> None:
+def test_many_manifests_and_files(archive: str, query: Callable[[str], object], micros: float) -> None:
     with cpu_seconds_below(2 + 1000 * MANIFESTS * micros / 1e6):
-        question(archive)
+        query(archive)
 
 
 @pytest.fixture(scope="module")

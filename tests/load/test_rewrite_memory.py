@@ -1,8 +1,8 @@
-"""A task that rewrites a group takes no more memory for a large one than for a small one.
+"""The memory of a rewrite task does not depend on the size of its group.
 
-A process of its own does the work. The kernel tells the most memory it had, and Arrow the most that rows had of it:
-that is what the budget of a sort is for. What the documents name beside the budget is all there is beside it. The files
-of a group are one file under many names, which costs no storage; what is rewritten of it does.
+A separate process does the work. The kernel reports its peak memory, and Arrow the peak memory of rows, which the
+budget of a sort limits. Beyond the budget, only the documented overhead is allowed. The files of a group are links to
+one file, so that only the output needs storage.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FILES, ROWS = (280, 1_000_000) if LARGE else (6, 100_000)
 TASK_MEGABYTES = 600
 SORT_MEMORY = (512 if LARGE else 16) * 1024**2
 ROW_GROUP = 128 * 1024**2
-"""Rows that wait for being written, whatever they come from."""
+"""Buffered output rows."""
 LEAST_BUDGET, MAP_BYTES = 600 * 1024**2, 8
-"""What a sort over disk takes of a process, however little it is given; and the map of old rows to new ones, a row."""
+"""The minimum memory of a sort that spills to disk, and the bytes per row of the position map."""
 COLUMNS = {"id": pa.int64(), "few": pa.string(), "n": pa.int64(), "note": pa.string()}
 SCHEMA = pa.schema(
     [
@@ -78,7 +78,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def rewritten(folder: Path, strategy: str, memory: int = 0) -> list[int]:
-    """Rows and files of the rewritten group, the bytes it took, and the bytes its rows took."""
+    """Rows and files of the rewritten group, the peak bytes of the process, and those of its rows."""
     command = [sys.executable, "-c", TASK, str(folder), strategy, str(memory)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return [int(word) for word in done.stdout.split()]
@@ -91,7 +91,7 @@ def beginning(path: Path) -> bytes:
 
 @pytest.mark.parametrize("level", [None, "1"])
 def test_packing_takes_the_same_memory_for_any_group(tmp_path: Path, table: Table, level: str | None) -> None:
-    """Pages are kept, or rows written anew because a level is asked for."""
+    """Pages are copied, or rows encoded again because a compression level is configured."""
     if level is not None:
         with table.transaction() as change:
             change.set_properties({"write.parquet.compression-level": level})

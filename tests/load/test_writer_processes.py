@@ -1,4 +1,4 @@
-"""Many small writers, each a process of its own, on the catalogs of companies: every row once, nothing left over."""
+"""Many small writer processes on SQL and REST catalogs: every row once, no files left over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HASTY = {"commit.retry.num-retries": "0"}
 
 @pytest.fixture(scope="module", params=["postgres", "rest"])
 def properties(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """How to reach the catalog."""
+    """Properties of the catalog."""
     home: Path = tmp_path_factory.mktemp(request.param)
     warehouse = (home / "warehouse").as_uri()
     if request.param == "postgres":
@@ -54,9 +54,9 @@ def writers(properties: dict[str, str]) -> Iterator[Writers]:
 
 
 def rows_written(catalog: Catalog, writers: Writers, name: str, retries: dict[str, str]) -> int:
-    """How many writers got through: the rows of just these are in the table, each by a snapshot of its own.
+    """The number of writers that succeeded: the table has exactly their rows, each from its own snapshot.
 
-    The metadata files of attempts that were refused belong to the catalog.
+    The catalog leaves metadata files of failed attempts.
     """
     catalog.create_table(name, pa.schema([("id", pa.int64())]), properties=retries)
     through = writers.append_at_once(name)
@@ -67,7 +67,7 @@ def rows_written(catalog: Catalog, writers: Writers, name: str, retries: dict[st
     return len(through)
 
 
-def test_patient_processes_all_get_through(catalog: Catalog, writers: Writers) -> None:
+def test_processes_with_many_retries_all_commit(catalog: Catalog, writers: Writers) -> None:
     assert rows_written(catalog, writers, "db.patient", PATIENT) == NUMBER
 
 

@@ -15,11 +15,14 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTED_BY_NAME = {"cffi"}
-"""``zstandard._cffi``, which ``parquet.pages.zstd`` imports by its name, needs it; ``zstandard`` itself does not."""
+"""``zstandard._cffi``, which ``parquet.pages.zstd`` imports, needs it; ``zstandard`` itself does not."""
+
+CONSUMERS = {"datafusion", "duckdb", "pandas", "polars"}
+"""Libraries that take the rows of a plan (`to_polars`, …): whoever calls these methods has them installed."""
 
 
 def imported() -> set[str]:
-    """Top-level modules of other projects that modules under ``src`` import, lazily or for typing included."""
+    """Top-level modules of other projects that ``src`` imports, including lazy and typing imports."""
     found: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -38,5 +41,7 @@ def test_runtime_dependencies_are_those_that_the_package_imports() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     owners = packages_distributions()
     used = {owners[module][0].lower() for module in imported()}
-    assert declared(project["dependencies"]) - IMPORTED_BY_NAME == used - {"pyspark"}
-    assert declared(project["optional-dependencies"]["spark"]) == {"pyspark"}
+    extras = {name: declared(requirements) for name, requirements in project["optional-dependencies"].items()}
+    assert extras["spark"] == {"pyspark"}
+    assert extras["server"] == {"cryptography", "httpx", "starlette", "uvicorn"}
+    assert declared(project["dependencies"]) - IMPORTED_BY_NAME == used - CONSUMERS - set().union(*extras.values())

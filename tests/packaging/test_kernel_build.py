@@ -1,4 +1,4 @@
-"""A kernel that does not compile fails the builds of `make setup` and `make package`; pip may go on without it."""
+"""A kernel that does not compile fails `make setup` and `make package`; pip may continue without it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_broken_kernel_fails_a_build_that_requires_kernels(tmp_path: Path) -> 
     assert "no_such_header.h" in done.stderr
 
 
-def test_other_builds_go_on_without_a_broken_kernel(tmp_path: Path) -> None:
+def test_other_builds_continue_without_a_broken_kernel(tmp_path: Path) -> None:
     done = build(tmp_path, BROKEN_C)
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.glob("built/**/_kernel.*"))

@@ -1,6 +1,6 @@
-"""Without Spark everything that needs none of it works, and what needs it says so in one line.
+"""Without Spark, everything that does not need it works, and everything else is a one-line error.
 
-The environment is the one of the tests, linked package by package, with PySpark and what belongs to it left out.
+The environment links the packages of the test environment, except PySpark and its dependencies.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ assert "pyspark" not in sys.modules
 """
 
 COMMANDS = """
-from floeplan.cli.main import COMMANDS, LazyCommands
+from floeplan.cli.main import COMMANDS, load_command
 for name in COMMANDS:
-    assert LazyCommands(name="floeplan").get_command(None, name).help, name
+    assert load_command(name).help, name
 """
 
 READ = """
@@ -65,7 +65,7 @@ for name in ("read", "plan_read"):
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of links to all packages but those of Spark."""
+    """A folder of links to all packages except those of Spark."""
     installed = Path(pyarrow.__file__).parents[1]
     folder = tmp_path_factory.mktemp("packages")
     for package in installed.iterdir():
@@ -88,9 +88,7 @@ def test_what_needs_no_spark_works_without_it(packages: Path, floeplan_home: Pat
     assert done.returncode == 0, done.stderr
 
 
-def test_tables_are_written_and_read_without_it_and_what_needs_it_says_so_in_one_line(
-    packages: Path, floeplan_home: Path
-) -> None:
+def test_tables_are_written_and_read_without_spark(packages: Path, floeplan_home: Path) -> None:
     done = run(packages, floeplan_home, "-c", PLAIN_USE)
     assert done.returncode == 0, done.stderr
     (floeplan_home.parent / "reports").mkdir()

@@ -1,4 +1,4 @@
-"""Rewriting a predicate keeps what it says of every row; leaving opaque pieces out only weakens it."""
+"""Rewriting a predicate keeps its result on every row; removing opaque pieces only weakens it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.property
 
 
 def rebuilt(expr: IrExpr) -> IrExpr:
-    """The same tree through the constructors."""
+    """The same tree, built with the constructors."""
     if isinstance(expr, And):
         return and_(*map(rebuilt, expr.operands))
     if isinstance(expr, Or):
@@ -48,7 +48,7 @@ REWRITES: dict[str, Callable[[IrExpr], IrExpr]] = {
 
 @pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES.keys())
 @given(data=st.data())
-def test_a_rewrite_keeps_the_answer_of_every_row(rewrite: Callable[[IrExpr], IrExpr], data: st.DataObject) -> None:
+def test_a_rewrite_keeps_the_result_of_every_row(rewrite: Callable[[IrExpr], IrExpr], data: st.DataObject) -> None:
     rows = data.draw(datasets(max_size=8))
     expr = data.draw(predicates(rows, opaque=True))
     assert oracle.evaluate_rows(rewrite(expr), rows.rows) == oracle.evaluate_rows(expr, rows.rows)

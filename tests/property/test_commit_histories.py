@@ -1,8 +1,8 @@
-"""Writers that plan and commit in any order: what is committed is what the same operations do one after the other.
+"""Writers that plan and commit in any order: the result equals a serial execution of the committed operations.
 
-A history is a list of operations, each planned on the table as it is at one time and committed at a later one. With
-serializable isolation every operation that gets through has the effect it would have had if it had been run whole at
-the moment it was committed; the others are conflicts and leave nothing behind.
+A history is a list of operations, each planned on one version of the table and committed on a later one. With
+serializable isolation, every committed operation has the effect it would have had if planned at commit time; the others
+are conflicts and leave no files.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ WRITES = st.one_of(appends(), row_changes(), st.sampled_from(PARTS[:2]).map(lamb
 
 @dataclass(frozen=True)
 class Step:
-    """An operation, and after how many further operations were planned it is committed."""
+    """An operation, and the number of later operations that are planned before it is committed."""
 
     write: Write
     delay: int
@@ -90,9 +90,7 @@ HISTORIES = st.lists(st.builds(Step, WRITES, st.integers(0, 3)), min_size=2, max
 
 @settings(max_examples=max(10, settings().max_examples // 4))
 @given(version=st.sampled_from([2, 3]), history=HISTORIES)
-def test_what_gets_through_happened_when_it_was_committed(
-    catalog: SqlCatalog, version: int, history: list[Step]
-) -> None:
+def test_committed_operations_are_serial(catalog: SqlCatalog, version: int, history: list[Step]) -> None:
     table = fork(catalog.load_table(f"db.v{version}"), f"db.t{uuid.uuid4().hex}")
     rows = list(START)
     waiting: list[tuple[int, Step, Planned]] = []

@@ -1,7 +1,7 @@
-"""The compiler against oracles that share no code with it.
+"""The compiler against independent oracles.
 
 Printed predicates compile back to the same rows, and every comparison of a column with a literal of another type is
-judged by plain exact arithmetic on the two values.
+verified by exact arithmetic on the two values.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_a_printed_predicate_compiles_to_the_same_rows(data: st.DataObject) -> N
 
 
 def spark_key(value: int | float | Decimal, *, as_double: bool) -> Any:
-    """What Spark compares: exact numbers, or doubles with NaN above everything."""
+    """The values Spark compares: exact numbers, or doubles with NaN above everything."""
     if not as_double:
         return Fraction(value)
     rounded = float(value) if not isinstance(value, Decimal) else float(str(value))
@@ -120,7 +120,7 @@ def numeric_literals(draw: st.DrawFn, near: list[Any]) -> tuple[str, int | float
 @given(st.data())
 @example(None)
 def test_a_number_is_compared_as_spark_compares_it(data: st.DataObject | None) -> None:
-    """Exactly, or as doubles when either side is one."""
+    """Exactly, or as doubles if either side is one."""
     if data is None:
         check_number(LongType(), [2**53, 2**53 + 1, 2**53 + 2], "9007199254740993D", 9007199254740992.0, "=")
         return
@@ -149,20 +149,20 @@ def instants(draw: st.DrawFn, near: list[int], unit: int) -> tuple[str, int]:
     nanos = draw(st.sampled_from(close or [0])) + draw(st.integers(-2, 2)) * draw(
         st.sampled_from((1000, 86_400 * 10**9))
     )
-    moment = EPOCH + timedelta(microseconds=nanos // 1000)
-    midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    value = EPOCH + timedelta(microseconds=nanos // 1000)
+    midnight = value.replace(hour=0, minute=0, second=0, microsecond=0)
     form = draw(st.sampled_from(("date", "timestamp", "zoned")))
     if form == "date":
         return f"DATE '{midnight.date()}'", (midnight - EPOCH) // timedelta(microseconds=1) * 1000
-    exact = (moment - EPOCH) // timedelta(microseconds=1) * 1000
+    exact = (value - EPOCH) // timedelta(microseconds=1) * 1000
     if form == "timestamp":
-        return f"TIMESTAMP_NTZ '{moment}'", exact
+        return f"TIMESTAMP_NTZ '{value}'", exact
     hours = draw(st.integers(-18, 18))
-    return f"TIMESTAMP '{moment + timedelta(hours=hours)}{hours:+03d}:00'", exact
+    return f"TIMESTAMP '{value + timedelta(hours=hours)}{hours:+03d}:00'", exact
 
 
 @given(st.data())
-def test_an_instant_is_compared_by_its_place_in_time(data: st.DataObject) -> None:
+def test_instants_are_compared(data: st.DataObject) -> None:
     type_ = data.draw(st.sampled_from(TEMPORAL))
     unit = NANOS[type(type_)]
     column = data.draw(st.lists(values(type_) | st.integers(-1000, 1000), min_size=1, max_size=6))
@@ -176,7 +176,7 @@ def test_an_instant_is_compared_by_its_place_in_time(data: st.DataObject) -> Non
 @given(st.dates(date(50, 1, 1), date(9950, 1, 1)), st.integers(-400, 400), st.integers(-400, 400))
 @example(date(2024, 1, 31), 1, 0)
 def test_months_are_added_as_the_calendar_has_them(start: date, months: int, days: int) -> None:
-    """The same day of the moved month, or its last; then whole days."""
+    """The same day of the target month, or its last day; then whole days."""
     count = start.year * 12 + start.month - 1 + months
     year, month = divmod(count, 12)
     last = (date(year + month // 11, (month + 1) % 12 + 1, 1) - timedelta(days=1)).day
@@ -223,15 +223,15 @@ def matches(text: str, pattern: str) -> bool:
 
 
 @given(st.times())
-def test_times_of_day_keep_their_microseconds(moment: Any) -> None:
-    micros = (datetime.combine(EPOCH.date(), moment) - EPOCH) // timedelta(microseconds=1)
+def test_times_of_day_keep_their_microseconds(value: Any) -> None:
+    micros = (datetime.combine(EPOCH.date(), value) - EPOCH) // timedelta(microseconds=1)
     schema = Schema(NestedField(1, "x", TimeType()))
-    for text in (f"TIME '{moment}'", f"'{moment}'"):
+    for text in (f"TIME '{value}'", f"'{value}'"):
         assert evaluate_row(compile_predicate(f"x = {text}", schema).predicate, {1: micros}) is True
 
 
 @given(st.datetimes(), st.sampled_from((None, UTC)))
-def test_python_datetimes_mean_what_their_text_means(moment: datetime, zone: Any) -> None:
+def test_python_datetimes_mean_what_their_text_means(value: datetime, zone: Any) -> None:
     schema = Schema(NestedField(1, "x", TimestamptzType()))
-    by_value = compile_predicate(("x", "=", moment.replace(tzinfo=zone)), schema).predicate
-    assert by_value == compile_predicate(f"x = '{moment}'", schema).predicate
+    by_value = compile_predicate(("x", "=", value.replace(tzinfo=zone)), schema).predicate
+    assert by_value == compile_predicate(f"x = '{value}'", schema).predicate

@@ -1,4 +1,4 @@
-"""Keys of a merge: the pairs found by the index are those of two nested loops with Spark's equality."""
+"""Merge keys: the index finds the same pairs as nested loops with Spark's equality."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_pairs_are_those_of_nested_loops(
 
 @pytest.mark.parametrize("listed", [0, 10_000])
 @given(data=st.data())
-def test_rows_that_meet_a_key_satisfy_the_predicate_of_the_plan(listed: int, data: st.DataObject) -> None:
+def test_rows_that_match_a_key_satisfy_the_predicate_of_the_plan(listed: int, data: st.DataObject) -> None:
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
     from pyiceberg.schema import assign_fresh_schema_ids
 

@@ -1,4 +1,4 @@
-"""Random changes of an evolved table: the rows left are those a row-by-row evaluation leaves."""
+"""Random changes of an evolved table: the result equals a row-by-row evaluation."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def matching(where: str, data: pa.Table, table: Table) -> np.ndarray[tuple[int],
     steps=st.lists(st.tuples(st.booleans(), conditions, modes), min_size=1, max_size=3), small=st.sampled_from((0, 99))
 )
 def test_deletes_and_updates(base: Table, steps: list[tuple[bool, str, str]], small: int) -> None:
-    """With files that are worth looking into before tasks open them, and without."""
+    """With and without files large enough for footer planning."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "SMALL_FILE_BYTES", small << 20)
         check_steps(base, steps)

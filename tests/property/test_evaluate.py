@@ -1,4 +1,4 @@
-"""Statistics never lose a row and never vouch for one wrongly, however carelessly they were written."""
+"""Evaluation on statistics never loses a matching row and never proves a wrong one, even for weakened statistics."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.property
 
 
 def assert_sound(expr: IrExpr, data: Dataset, cut: list[range], stats: StatsTable) -> None:
-    """Every answer some row gives is one the statistics admit."""
+    """Every result of a row is admitted by the statistics."""
     truth = oracle.evaluate_rows(expr, data.rows)
     tri = evaluate(expr, stats)
     for container, rows in enumerate(cut):
         given_ = {truth[row] for row in rows}
         admitted = {True: tri.may_true, False: tri.may_false, None: tri.may_null}
         lost = {answer for answer in given_ if not admitted[answer][container]}
-        assert not lost, f"{expr}: container {container} has rows that answer {lost}"
+        assert not lost, f"{expr}: container {container} has rows with the result {lost}"
         assert tri.keep[container] or True not in given_
         assert not tri.all_match[container] or given_ == {True} or not rows
 
@@ -67,7 +67,7 @@ def test_rewritten_predicates_are_as_sound(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_one_row_with_exact_statistics_is_answered_exactly(data: st.DataObject) -> None:
-    """Bounds that pin a value down leave nothing unknown: an evaluator that always shrugs fails here."""
+    """Bounds that determine the value decide the result: an evaluator that never decides fails here."""
     rows = data.draw(datasets(min_size=1))
     cut = [range(row, row + 1) for row in range(rows.size)]
     expr = data.draw(predicates(rows))
@@ -84,7 +84,7 @@ def test_every_leaf_is_exact_on_one_row_with_exact_statistics(data: st.DataObjec
 
 
 def certain(expr: IrExpr, stats: StatsTable) -> list[object]:
-    """The one answer each container admits, or all of them where there are several."""
+    """The only result that each container admits, or all of them."""
     tri = evaluate(expr, stats)
     answers = zip(tri.may_true.tolist(), tri.may_false.tolist(), tri.may_null.tolist(), strict=True)
     names = {(True, False, False): True, (False, True, False): False, (False, False, True): None}

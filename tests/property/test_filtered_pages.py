@@ -1,4 +1,4 @@
-"""Columns made of pages without some of their rows: readers and bounds say what the rows say, whatever is stored."""
+"""Filtered pages: readers return the kept rows and bounds hold, for any stored values."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 @st.composite
 def columns(draw: st.DrawFn) -> tuple[pa.DataType, bool, list[list[Any]], list[Mask | None]]:
-    """A type, whether it may be null, the values of some row groups, and which of their rows stay."""
+    """A type, whether it may be null, the values of some row groups, and the rows to keep."""
     type_ = draw(st.sampled_from(list(VALUES)))
     nullable = draw(st.booleans())
     few = draw(st.lists(VALUES[type_], min_size=1, max_size=6))
@@ -91,7 +91,7 @@ def stored(type_: pa.DataType, nullable: bool, values: list[Any], **settings: An
 
 
 def joined(files: list[bytes], keeps: list[Mask | None], options: WriteOptions, folder: Path) -> bytes:
-    """The one column of all files as a file of one row group."""
+    """The column of all files in a file with one row group."""
     footers = [read_footer(BytesSource(file)) for file in files]
     schema = pq.read_schema(io.BytesIO(files[0]))
     blank = encoded_footer(encoded_file(schema.empty_table(), options))
@@ -123,7 +123,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page_rows=st.sampled_from((7, 30, 1000)),
     new_page_rows=st.sampled_from((5, 50, 20_000)),
 )
-def test_what_is_left_is_the_rows_that_stay(
+def test_filtered_pages_hold_the_kept_rows(
     folder: Path,
     column: tuple[pa.DataType, bool, list[list[Any]], list[Mask | None]],
     version: str,
@@ -152,7 +152,7 @@ def test_what_is_left_is_the_rows_that_stay(
 
 
 def assert_bounds_hold(file: bytes, type_: pa.DataType, rows: list[Any]) -> None:
-    """The statistics of the column and of every page are those of its rows."""
+    """The statistics of the column and of every page match its rows."""
     statistics = pq.read_metadata(io.BytesIO(file)).row_group(0).column(0).statistics
     values = [row for row in rows if row is not None]
     assert statistics.null_count == len(rows) - len(values)
@@ -188,7 +188,9 @@ def first_column(file: bytes) -> tuple[ParquetFooter, memoryview]:
     byte=st.integers(0, 255),
     type_=st.sampled_from((pa.int64(), pa.large_string())),
 )
-def test_damaged_pages_are_unusual_or_make_a_column(dictionary: bool, at: float, byte: int, type_: pa.DataType) -> None:
+def test_damaged_pages_are_unsupported_or_give_a_column(
+    dictionary: bool, at: float, byte: int, type_: pa.DataType
+) -> None:
     values = [i % 7 if type_ == pa.int64() else f"v{i % 7}" for i in range(200)]
     file = stored(type_, True, values, compression="none", use_dictionary=dictionary, max_rows_per_page=50)
     footer, chunk = first_column(file)
@@ -205,7 +207,7 @@ def test_damaged_pages_are_unusual_or_make_a_column(dictionary: bool, at: float,
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 40)), max_size=30), st.integers(0, 11))
-def test_numbers_come_back_as_they_were_packed(runs: list[tuple[int, int]], spare: int) -> None:
+def test_packed_numbers_round_trip(runs: list[tuple[int, int]], spare: int) -> None:
     numbers = np.array([n for n, count in runs for _ in range(count)], dtype=np.int32)
     width = max(1, int(numbers.max(initial=0)).bit_length()) + spare
     if width > 31:
@@ -217,7 +219,7 @@ def test_numbers_come_back_as_they_were_packed(runs: list[tuple[int, int]], spar
 
 
 @given(st.binary(max_size=60), st.integers(0, 31), st.integers(0, 200))
-def test_any_bytes_are_numbers_or_wrong(data: bytes, width: int, count: int) -> None:
+def test_any_bytes_are_numbers_or_invalid(data: bytes, width: int, count: int) -> None:
     out = np.zeros(count, dtype=np.int32)
     try:
         taken = kernel.unpack(np.frombuffer(data, dtype=np.uint8), width, out)
@@ -229,7 +231,7 @@ def test_any_bytes_are_numbers_or_wrong(data: bytes, width: int, count: int) -> 
 
 
 @given(st.binary(max_size=60), st.lists(st.booleans(), max_size=12))
-def test_any_bytes_are_byte_arrays_or_wrong(data: bytes, keep: list[bool]) -> None:
+def test_any_bytes_are_byte_arrays_or_invalid(data: bytes, keep: list[bool]) -> None:
     values, out = np.frombuffer(data, dtype=np.uint8), np.zeros(len(data), dtype=np.uint8)
     expected, at = b"", 0
     for stays in keep:
@@ -268,7 +270,7 @@ def test_pages_are_hardly_larger_for_being_compressed_more_cheaply(
 
 @st.composite
 def like_neighbours(draw: st.DrawFn) -> tuple[bytes, int, int]:
-    """Bytes of values that are partly like the one before, where they begin, and their width."""
+    """Bytes of values that partly equal the previous value, their start, and their width."""
     width, start, seed = draw(st.sampled_from((0, 4, 8))), draw(st.integers(0, 9)), draw(st.integers(0, 2**32))
     random, count = np.random.default_rng(seed), draw(st.sampled_from((0, 1, 5, 1000, 40_000)))
     head = bytes(range(start))
@@ -285,7 +287,7 @@ def like_neighbours(draw: st.DrawFn) -> tuple[bytes, int, int]:
 
 
 @given(like_neighbours(), st.booleans())
-def test_values_like_their_neighbours_come_back(values: tuple[bytes, int, int], coded: bool) -> None:
+def test_values_similar_to_their_neighbours_round_trip(values: tuple[bytes, int, int], coded: bool) -> None:
     content, start, width = values
     if content:
         made = NeighbourCompressor(coded=coded).compress(memoryview(content), start, width)
@@ -294,9 +296,7 @@ def test_values_like_their_neighbours_come_back(values: tuple[bytes, int, int], 
 
 
 @pytest.mark.parametrize("available", [True, False])
-def test_values_like_their_neighbours_are_smaller_with_the_library_and_without(
-    monkeypatch: pytest.MonkeyPatch, available: bool
-) -> None:
+def test_values_similar_to_their_neighbours_compress_better(monkeypatch: pytest.MonkeyPatch, available: bool) -> None:
     monkeypatch.setattr(zstd_library, "available", available)
     numbers = np.random.default_rng(1).integers(0, 10**6, 20_000)
     content = PageContent(memoryview(numbers.tobytes()), 0, 8)
@@ -324,14 +324,14 @@ def test_matches_of_any_bytes_account_for_all_of_them(data: bytes, start: int, w
 
 
 @given(st.binary(max_size=60), st.integers(0, 100), st.booleans())
-def test_what_is_not_compressed_is_wrong(data: bytes, size: int, cut: bool) -> None:
+def test_invalid_compressed_data_is_detected(data: bytes, size: int, cut: bool) -> None:
     good = pa.Codec("zstd").compress(data, asbytes=True)
     wrong = good[:-1] if cut else data
     with pytest.raises(ValueError, match=r"Zstandard|bytes instead of"):
         Decompressor().decompress(memoryview(wrong), size if cut else size + 1)
 
 
-def test_a_page_that_claims_more_than_its_column_is_unusual() -> None:
+def test_a_page_larger_than_its_column_is_unsupported() -> None:
     footer, chunk = first_column(stored(pa.int64(), True, list(range(100)), compression="zstd", use_dictionary=False))
     place = footer.chunk_location(footer.leaves[0], 0)
     with pytest.raises(ValueError, match="larger than its column"):
@@ -348,7 +348,7 @@ def test_a_page_that_claims_more_than_its_column_is_unusual() -> None:
         (pa.large_string(), ["a", None]),
     ],
 )
-def test_a_page_with_more_rows_than_its_row_group_is_unusual(type_: pa.DataType, values: list[Any]) -> None:
+def test_a_page_with_more_rows_than_its_row_group_is_unsupported(type_: pa.DataType, values: list[Any]) -> None:
     settings = {"compression": "none", "use_dictionary": False, "column_encoding": "PLAIN"}
     footer, chunk = first_column(stored(type_, None in values, values * 60, **settings))
     rows = footer.num_rows - 1

@@ -1,4 +1,4 @@
-"""Lifted predicates keep every partition that holds a matching row, whoever wrote it, and vouch only for what is so."""
+"""Lifted predicates keep every partition with a matching row of any writer, and prove only what holds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.property
 
 SOURCE = 1
 MANY = settings(max_examples=3 * settings.default.max_examples)
-"""There are a hundred pairs of transform and type to go through."""
+"""Examples for a hundred pairs of transform and type."""
 
 
 def bound(transform: Any, type_: PrimitiveType, field_id: int = 1000, source_id: int = SOURCE) -> BoundField:
@@ -35,7 +35,7 @@ def bound(transform: Any, type_: PrimitiveType, field_id: int = 1000, source_id:
 
 
 def partitions(field: BoundField, groups: list[list[Any]]) -> StatsTable:
-    """Statistics of containers that hold these partition values each."""
+    """Statistics of containers with these partition values."""
     stats = column_stats(field.column.type, [Summary.of(group) for group in groups])
     return StatsTable(len(groups), {field.column.field_id: stats})
 
@@ -60,7 +60,7 @@ def lifts(draw: st.DrawFn) -> tuple[BoundField, IrExpr, list[Any]]:
 
 
 def pairs(field: BoundField, found: list[Any]) -> list[tuple[Any, Any]]:
-    """Source values with the partition values they may be stored under."""
+    """Source values with their possible partition values."""
     return [(v, p) for v in found for p in written(field.transform, field.source_type, v)]
 
 
@@ -76,7 +76,7 @@ def test_no_partition_with_a_matching_row_is_lost(case: tuple[BoundField, IrExpr
 
 @MANY
 @given(lifts())
-def test_exactness_is_truthful(case: tuple[BoundField, IrExpr, list[Any]]) -> None:
+def test_exactness_is_correct(case: tuple[BoundField, IrExpr, list[Any]]) -> None:
     field, expr, found = case
     lifted = lift(expr, field)
     if lifted.exactness is Exactness.CANNOT:
@@ -92,7 +92,7 @@ def test_exactness_is_truthful(case: tuple[BoundField, IrExpr, list[Any]]) -> No
 
 @MANY
 @given(lifts())
-def test_strict_vouches_only_for_partitions_whose_rows_all_match(case: tuple[BoundField, IrExpr, list[Any]]) -> None:
+def test_strict_holds_only_for_partitions_whose_rows_all_match(case: tuple[BoundField, IrExpr, list[Any]]) -> None:
     field, expr, found = case
     strict = project(expr, [field]).strict
     for value, partition in pairs(field, found):
@@ -102,10 +102,10 @@ def test_strict_vouches_only_for_partitions_whose_rows_all_match(case: tuple[Bou
 
 @MANY
 @given(lifts(), st.data())
-def test_the_answer_for_a_leaf_admits_what_its_rows_answer(
+def test_the_result_of_a_leaf_admits_the_results_of_its_rows(
     case: tuple[BoundField, IrExpr, list[Any]], data: st.DataObject
 ) -> None:
-    """On the tuples of files as well as on the ranges of manifest summaries."""
+    """On tuples of files and on ranges of manifest summaries."""
     field, expr, found = case
     leaf = expr.operand if isinstance(expr, Not) else expr
     if isinstance(leaf, Or):
@@ -118,7 +118,7 @@ def test_the_answer_for_a_leaf_admits_what_its_rows_answer(
         admitted = {True: tri.may_true[at], False: tri.may_false[at], None: tri.may_null[at]}
         for value, partition in container:
             answer = evaluate_leaf(leaf, value)
-            assert admitted[answer], f"{value} in partition {partition} answers {answer}"
+            assert admitted[answer], f"{value} in partition {partition} gives {answer}"
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Lifting against PyIceberg's projections: at least as tight where PyIceberg is right, and right where it is not."""
+"""Lifting against PyIceberg's projections: at least as tight, and correct where PyIceberg is not."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def in_pyiceberg(leaf: IrExpr) -> Any:
 
 
 def theirs(leaf: IrExpr, transform: Any, type_: PrimitiveType, partition: Any, *, strict: bool = False) -> bool:
-    """What PyIceberg's projection says of one partition."""
+    """The result of PyIceberg's projection for one partition."""
     source = Schema(NestedField(1, "x", type_, required=False))
     bound = in_pyiceberg(leaf).bind(source)
     projected = transform.strict_project("p", bound) if strict else transform.project("p", bound)
@@ -88,7 +88,7 @@ def ours(leaf: IrExpr, transform: Any, type_: PrimitiveType, partition: Any, *, 
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[Any, PrimitiveType, IrExpr, Any]:
+def cases(draw: st.DrawFn) -> tuple[Any, PrimitiveType, IrExpr, Any]:
     transform, type_ = draw(st.sampled_from(CASES))
     x, value = Column(1, type_, ("x",)), ORDINARY[type_]
     kinds = [
@@ -103,9 +103,9 @@ def questions(draw: st.DrawFn) -> tuple[Any, PrimitiveType, IrExpr, Any]:
     return transform, type_, leaf, specified(transform, type_, draw(near | value))
 
 
-@given(questions())
-def test_ours_is_at_least_as_tight_on_ordinary_partitions(question: tuple[Any, PrimitiveType, IrExpr, Any]) -> None:
-    transform, type_, leaf, partition = question
+@given(cases())
+def test_ours_is_at_least_as_tight_on_ordinary_partitions(case: tuple[Any, PrimitiveType, IrExpr, Any]) -> None:
+    transform, type_, leaf, partition = case
     if ours(leaf, transform, type_, partition):
         assert theirs(leaf, transform, type_, partition)
     if theirs(leaf, transform, type_, partition, strict=True):
@@ -113,7 +113,7 @@ def test_ours_is_at_least_as_tight_on_ordinary_partitions(question: tuple[Any, P
 
 
 def test_pyiceberg_loses_what_java_stores_one_day_early() -> None:
-    """1969-12-31T00:00:00.999999 stands in day -2 of files that Iceberg Java writes."""
+    """Iceberg Java writes 1969-12-31T00:00:00.999999 to day -2."""
     micros, day = -86_399_000_001, pt.DayTransform()
     stored = iceberg_java(day, TimestampType(), micros)
     leaf = Cmp(Column(1, TimestampType(), ("x",)), CmpOp.GE, -DAY)
@@ -124,7 +124,7 @@ def test_pyiceberg_loses_what_java_stores_one_day_early() -> None:
 
 @pytest.mark.parametrize("op", [CmpOp.LT, CmpOp.LE, CmpOp.EQ])
 def test_pyiceberg_loses_what_old_java_stores_one_unit_late(op: CmpOp) -> None:
-    """Rounded toward zero, the hours before 1970 stand one too high."""
+    """Rounded toward zero, hours before 1970 are one too high."""
     micros, hour = -2 * HOUR + 5, pt.HourTransform()
     stored = toward_zero(hour, TimestampType(), micros)
     leaf = Cmp(Column(1, TimestampType(), ("x",)), op, micros + (op is CmpOp.LT))
@@ -146,14 +146,14 @@ def test_pyiceberg_cannot_project_times_beyond_its_calendar() -> None:
     assert ours(leaf, pt.MonthTransform(), TimestampType(), 0)
 
 
-def test_pyiceberg_vouches_for_null_partitions_that_match_nothing() -> None:
+def test_pyiceberg_proves_null_partitions_that_match_nothing() -> None:
     leaf = Cmp(Column(1, LongType(), ("x",)), CmpOp.NE, 5)
     assert theirs(leaf, pt.BucketTransform(4), LongType(), None, strict=True)
     assert not ours(leaf, pt.BucketTransform(4), LongType(), None, strict=True)
 
 
 def test_ours_is_tighter_for_strings_shorter_than_the_width() -> None:
-    """A partition value shorter than the width is the value itself, so != prunes and = vouches."""
+    """A partition value shorter than the width is the value itself, so != prunes and = proves."""
     two = pt.TruncateTransform(2)
     unequal, equal = (Cmp(Column(1, StringType(), ("x",)), op, "a") for op in (CmpOp.NE, CmpOp.EQ))
     assert theirs(unequal, two, StringType(), "a")

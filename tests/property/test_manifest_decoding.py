@@ -89,7 +89,7 @@ FOLDER = TemporaryDirectory()
 
 
 def decode(data: bytes, decoder: type, sequence_number: int = 7) -> pa.Table:
-    """Always a manifest of the same name, so that messages can be compared."""
+    """Always with the same manifest name, so that messages can be compared."""
     manifest = Path(FOLDER.name, "m.avro")
     manifest.write_bytes(data)
     listed = {"manifest_path": str(manifest), "manifest_length": len(data)}
@@ -148,7 +148,7 @@ def outcome(data: bytes, decoder: type) -> tuple[str, Any]:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A manifest with flipped bits, cut off, or with a piece replaced by the bytes of a huge length."""
+    """A manifest with flipped bits, truncated, or with a piece replaced by the bytes of a huge length."""
     writer = draw(writers)
     data = bytearray(encode(writer, draw(st.lists(entries, min_size=1, max_size=3))))
     reader = AvroReader()
@@ -198,7 +198,7 @@ def plain(value: Any) -> Any:
     """A table of columns as lists, to be compared."""
     if is_dataclass(value):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
-    return value.tolist()
+    return value if isinstance(value, str) else value.tolist()
 
 
 @given(st.binary(max_size=40), st.integers(0, 2000), st.sampled_from([1, 2, 3]))

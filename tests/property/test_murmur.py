@@ -1,4 +1,4 @@
-"""Buckets of whole columns are the buckets of their values, one by one, as PyIceberg has them."""
+"""Buckets of whole columns equal PyIceberg's buckets of single values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places of pages, written and moved: the same bytes as when each value is encoded for itself."""
+"""Offset indexes, written and moved: the same bytes as encoding each value separately."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def test_columns_are_encoded_like_one_page_after_the_other(pages: list[tuple[int
 
 
 @given(PAGES, st.integers(-(2**40), 2**50), st.lists(I64S, max_size=3) | st.none())
-def test_moving_raises_each_place_and_keeps_all_else(
-    pages: list[tuple[int, int, int]], distance: int, sizes: list[int] | None
-) -> None:
+def test_moving_changes_only_offsets(pages: list[tuple[int, int, int]], distance: int, sizes: list[int] | None) -> None:
     more = [] if sizes is None else [(2, LIST, (I64, sizes))]
     moved = [page(offset + distance if offset > 0 else offset, size, row) for offset, size, row in pages]
     before, after = (
@@ -54,7 +52,7 @@ def test_moving_raises_each_place_and_keeps_all_else(
 
 @given(st.lists(st.tuples(st.integers(1, 2**50), st.booleans()), max_size=20), st.integers(0, 2**50))
 def test_pages_described_in_another_way_keep_their_description(pages: list[tuple[int, bool]], distance: int) -> None:
-    """Without a first row, or with more than is known of pages today."""
+    """Without a first row, or with unknown fields."""
     described = [
         encode_struct([(1, I64, at), (2, I32, 7), *([(3, I64, 1), (9, I64, at)] if more else [])]) for at, more in pages
     ]
@@ -77,7 +75,7 @@ def test_an_index_that_ends_too_early_is_an_error_that_names_the_file(data: byte
 
 
 @given(st.lists(st.binary(max_size=9), min_size=1, max_size=4))
-def test_a_text_for_a_place_is_no_crash(texts: list[bytes]) -> None:
+def test_text_instead_of_an_offset_does_not_crash(texts: list[bytes]) -> None:
     pages = [encode_struct([(1, BINARY, text), (2, I32, 1), (3, I64, 2)]) for text in texts]
     encoded = encode_struct([(1, LIST, (STRUCT, pages))])
     with suppress(CorruptFileError):
@@ -94,8 +92,8 @@ INFINITE = bytes([1 << 4 | DOUBLE]) + struct.pack("<d", float("inf")) + encode_s
         encode_struct([(1, LIST, (STRUCT, [encode_struct([(1, BINARY, b"9" * 20), (2, I32, 1), (3, I64, 2)])]))]),
         encode_struct([(1, LIST, (STRUCT, [page(4, 5, 6)]))])[:-1] + bytes([I64]) + encode_value(I64, 1) * 2 + b"\0",
     ],
-    ids=["endless", "too many digits", "said twice"],
+    ids=["endless", "too many digits", "duplicate"],
 )
-def test_places_that_are_no_numbers_are_no_crash(encoded: bytes) -> None:
+def test_offsets_that_are_not_numbers_do_not_crash(encoded: bytes) -> None:
     with suppress(CorruptFileError):
         assert isinstance(shift_offset_index(encoded, 10, "a.parquet"), bytes)

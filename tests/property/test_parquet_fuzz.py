@@ -1,8 +1,8 @@
-"""Corrupt and hostile Parquet metadata: an error of ours or a conservative answer, in bounded time and memory.
+"""Corrupt Parquet metadata: a Floeplan error or a conservative result, in bounded time and memory.
 
-Bytes that lie consistently cannot be found out: Parquet has no checksum over its metadata. What can be demanded is that
-nothing but a ``FloeplanError`` comes out, soon and without a heap of memory, and that no more is claimed of a file than
-its bytes say to another reader.
+Consistent wrong bytes cannot be detected: Parquet has no checksum over its metadata. The requirements are that only a
+``FloeplanError`` is raised, in bounded time and memory, and that bounds are never tighter than those another reader
+finds.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ METADATA_START = int(INTACT.chunks(0).bloom_offset.min())
 
 
 def examine(data: bytes) -> ParquetFooter:
-    """Everything that is ever asked of a file's metadata."""
+    """Read everything in a file's metadata."""
     source = BytesSource(data)
     footer = read_footer(source)
     columns = [Column(leaf.field_id, leaf.type, leaf.path) for leaf in footer.leaves if leaf.type is not None]
@@ -104,7 +104,7 @@ EDITS = st.tuples(PLACES, st.sampled_from(["flip", "overwrite", "take out", "put
 
 
 def damaged(edits: list[tuple[int, str, bytes]]) -> bytes:
-    """The file with a few bytes of its metadata changed, overwritten, taken out or put in."""
+    """The file with a few bytes of its metadata changed, overwritten, removed or inserted."""
     data = bytearray(FILE)
     for place, kind, snippet in edits:
         at = min(place, len(data) - 1)
@@ -140,7 +140,7 @@ def test_damage_to_the_footer(changes: list[tuple[int, int]]) -> None:
 
 
 def assert_no_more_than_pyarrow(footer: ParquetFooter, data: bytes) -> None:
-    """Bounds and null counts of the plain columns are the ones pyarrow reads from the same bytes, or are not used."""
+    """Bounds and null counts of plain columns equal those pyarrow reads from the same bytes, or are not used."""
     try:
         theirs = pq.read_metadata(io.BytesIO(data))
     except (OSError, pa.ArrowException, UnicodeDecodeError):
@@ -156,7 +156,7 @@ def assert_no_more_than_pyarrow(footer: ParquetFooter, data: bytes) -> None:
 
 
 def can_be_shown(footer: ParquetFooter, theirs: pq.FileMetaData, group: int, at: int) -> bool:
-    """Over sizes that do not fit their column pyarrow ends the process when asked to show it; reading is an error."""
+    """pyarrow crashes when it shows statistics whose size does not fit the column type."""
     tree = read_struct_in_python(footer._encoded, 0, None)[0]
     sizes = tree[4][group][1][at][3].get(16)
     if not isinstance(sizes, dict):
@@ -168,7 +168,7 @@ def can_be_shown(footer: ParquetFooter, theirs: pq.FileMetaData, group: int, at:
 
 
 def assert_same_claims(stats: ColumnStats, group: int, chunk: pq.ColumnChunkMetaData) -> None:
-    """The writer noted bounds twice. Where damage hides the newer ones, which are all that pyarrow looks at, the older
+    """The writer stores bounds in old and new fields. pyarrow reads only the new ones; if damage hides these, the old
     ones still hold.
     """
     lower, upper = listed(stats.lower)[group], listed(stats.upper)[group]
@@ -202,13 +202,13 @@ def test_any_bytes_as_a_footer(garbage: bytes) -> None:
 
 @given(st.binary(max_size=60), st.sampled_from([None, {}, {1: None, 2: {1: {}}, 3: ..., 4: {}}]))
 @example(b"\x01\x00\x1b\x03\x00\x00\x00\x00\x00\x00", None)
-def test_both_decoders_say_the_same_of_any_bytes(data: bytes, shape: Any) -> None:
+def test_both_decoders_agree_on_any_bytes(data: bytes, shape: Any) -> None:
     compiled = import_module("floeplan.parquet.footer._thrift")
     assert outcome(compiled.read_struct, data, shape) == outcome(read_struct_in_python, data, shape)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3))
-def test_both_decoders_say_the_same_of_damaged_footers(changes: list[tuple[int, int]]) -> None:
+def test_both_decoders_agree_on_damaged_footers(changes: list[tuple[int, int]]) -> None:
     compiled = import_module("floeplan.parquet.footer._thrift")
     data = bytearray(INTACT._encoded)
     for at, byte in changes:
@@ -217,7 +217,7 @@ def test_both_decoders_say_the_same_of_damaged_footers(changes: list[tuple[int, 
 
 
 def outcome(read_struct: Any, data: bytes, shape: Any) -> tuple[str, str]:
-    """What came out, as text: NaN does not equal itself."""
+    """The result as text, since NaN does not equal itself."""
     try:
         return "decoded", repr(read_struct(data, 0, shape))
     except IndexError:
@@ -231,7 +231,7 @@ LEAF = forge.element("x", forge.INT64)
 
 
 def bomb(**parts: Any) -> bytes:
-    """A footer in which one part is a list of very many tiny things."""
+    """A footer with a list of very many small elements."""
     fields: dict[int, Any] = {
         2: (LIST, (STRUCT, [forge.root(1), LEAF])),
         3: (I64, 0),
@@ -268,7 +268,7 @@ NO_CHUNKS = encode_struct([(1, LIST, (STRUCT, [])), (3, I64, 0)])
         forge.sealed(b"\x1c" * MANY),
     ],
 )
-def test_very_many_tiny_things_cost_little(data: bytes) -> None:
+def test_huge_lists_are_cheap(data: bytes) -> None:
     tracemalloc.start()
     started = time.process_time()
     try:
@@ -281,7 +281,7 @@ def test_very_many_tiny_things_cost_little(data: bytes) -> None:
     assert time.process_time() - started < 5 * SECONDS
 
 
-def test_an_index_of_very_many_pages_costs_little() -> None:
+def test_an_index_with_very_many_pages_is_cheap() -> None:
     pages = [encode_struct([(1, I64, 4), (2, I32, 1), (3, I64, 0)])] * MANY
     index = encode_struct([(1, LIST, (STRUCT, pages))])
     places = [(4, I64, 104), (5, I32, len(index))]

@@ -1,4 +1,4 @@
-"""Whatever pyarrow writes: statistics of row groups and pages admit every row, and no bloom filter denies a value."""
+"""Files of pyarrow: row group and page statistics admit every row, and no bloom filter rules out a stored value."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def writer_options(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def files(draw: st.DrawFn) -> tuple[Dataset, bytes]:
-    """Rows in a file, in whatever other types they fit as far as pyarrow can write those."""
+    """Rows in a file, in any other types that hold them and that pyarrow can write."""
     data = draw(datasets())
     changed = {column.field_id: draw(layouts(column.type)) for column in data.columns}
     options, bloom = draw(writer_options()), draw(st.booleans())
@@ -93,7 +93,7 @@ def test_page_statistics_admit_every_row(case: tuple[Dataset, bytes]) -> None:
 
 
 @given(files())
-def test_no_bloom_filter_denies_a_value_that_is_there(case: tuple[Dataset, bytes]) -> None:
+def test_no_bloom_filter_rules_out_a_stored_value(case: tuple[Dataset, bytes]) -> None:
     data, encoded = case
     source = BytesSource(encoded)
     footer = read_footer(source)
@@ -108,4 +108,4 @@ def assert_found(data: Dataset, footer: ParquetFooter, column: Column, might_con
     for group, row in zip(of_row, data.rows, strict=True):
         value = row[column.field_id]
         might = None if value is None else might_contain(column, (value,))
-        assert might is None or might[group], f"{value!r} of {column} is in row group {group}, and is denied"
+        assert might is None or might[group], f"{value!r} of {column} is in row group {group}, but ruled out"

@@ -1,4 +1,4 @@
-"""Pruning loses no row and proves no wrong one; the reader returns exactly the rows the judge picks."""
+"""Pruning loses no row and proves no wrong one; the reader returns exactly the rows of the oracle."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ROW_NUMBER = "row number"
 
 
 def numbered(rows: Dataset, with_ids: bool) -> pa.Table:
-    """The rows with their number beside them; a file has ids for all of its fields or for none."""
+    """The rows with a row number column; a file has ids for all fields or for none."""
     field = pa.field(ROW_NUMBER, pa.int64(), metadata={"PARQUET:field_id": "1000"} if with_ids else None)
     return to_table(rows, with_ids=with_ids).append_column(field, pa.array(range(rows.size), pa.int64()))
 
 
 def bloomable_paths(field: pa.Field, prefix: str = "") -> Iterator[str]:
-    """Leaves that can have a bloom filter: no booleans, and none that dots make hard to name."""
+    """Leaves that can have a bloom filter: no booleans, and no names with dots."""
     if "." in field.name:
         return
     if pa.types.is_struct(field.type):
@@ -55,10 +55,10 @@ def files(draw: st.DrawFn, max_size: int = 40) -> tuple[Dataset, pa.Table, Write
 
 
 def sensible(options: PruneOptions, result: PruneResult, matching: set[int], rows: int) -> None:
-    """Everything a result says of the rows is true."""
+    """Assert that a result matches the rows."""
     selected, proven = set(result.file_selection.to_rows().tolist()), set(result.proven.to_rows().tolist())
     assert matching <= selected, "a matching row was dropped"
-    assert proven <= matching, "a row that does not match was called proven"
+    assert proven <= matching, "a row that does not match was proven"
     assert proven <= selected
     groups = [set(range(first, first + count)) for first, count in row_groups(result, rows)]
     assert result.row_groups == tuple(number for number, group in enumerate(groups) if group & selected)

@@ -1,4 +1,4 @@
-"""Damaged files: a read gives rows or an error of ours, and never anything else."""
+"""Damaged files: a read returns rows or raises a Floeplan error."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FILES = [sample(c, v, index=i) for c in ("none", "zstd") for v in ("1.0", "2.0")
     st.sampled_from(range(len(FILES))),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4),
 )
-def test_flipped_bytes_give_rows_or_an_error_of_ours(number: int, flips: list[tuple[float, int]]) -> None:
+def test_flipped_bytes_give_rows_or_a_floeplan_error(number: int, flips: list[tuple[float, int]]) -> None:
     damaged = bytearray(FILES[number])
     for place, value in flips:
         damaged[int(place * (len(damaged) - 1))] = value

@@ -1,4 +1,4 @@
-"""Rows taken apart by partition on whole columns land where a row by itself would."""
+"""Splitting rows by partition on whole columns equals splitting row by row."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from floeplan.write.partitioning import sort_rows, split
 pytestmark = pytest.mark.property
 
 MICROS = st.integers(-(10**15), 10**15)
-# Canonical values by type; the Arrow data is made of them.
+# Canonical values by type, the source of the Arrow data.
 VALUES: dict[PrimitiveType, st.SearchStrategy[Any]] = {
     BooleanType(): st.booleans(),
     IntegerType(): st.integers(-100, 100) | st.integers(-(2**31) + 100, 2**31 - 1),
@@ -87,7 +87,7 @@ def columns(draw: st.DrawFn) -> tuple[list[PrimitiveType], list[list[Any]]]:
 
 
 def table_of(types: list[PrimitiveType], data: list[list[Any]]) -> tuple[Schema, pa.Table]:
-    """The columns, and the number of each row."""
+    """The columns and a row number."""
     named = [NestedField(at + 1, f"c{at}", type_) for at, type_ in enumerate(types)]
     schema = Schema(*named, NestedField(99, "row", LongType()))
     layout = arrow_schema(schema)
@@ -139,7 +139,7 @@ def test_sorted_rows_are_in_order_and_equal_ones_keep_theirs(
 
 
 def _sorted(rows: list[int], labels: list[Any], key: SortField) -> list[int]:
-    """By one key; rows of equal keys keep their order, also when it falls."""
+    """A stable sort by one key, also when descending."""
     present = [row for row in rows if labels[row] is not None]
     absent = [row for row in rows if labels[row] is None]
     present = sorted(present, key=lambda row: _order(labels[row]), reverse=key.direction is SortDirection.DESC)
@@ -147,7 +147,7 @@ def _sorted(rows: list[int], labels: list[Any], key: SortField) -> list[int]:
 
 
 def _order(value: Any) -> Any:
-    """Values of one type as they compare: NaN is last, -0.0 before 0.0, text by its bytes."""
+    """The sort key of a value: NaN last, -0.0 before 0.0, text by its bytes."""
     if isinstance(value, float):
         return (1,) if value != value else (0, value, 0 if str(value).startswith("-") else 1)
     return value.encode() if isinstance(value, str) else value

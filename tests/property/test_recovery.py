@@ -1,4 +1,4 @@
-"""A recovered partition is the partition of every row, whatever liberties the writer of the statistics took."""
+"""A recovered partition is the partition of every row, for any valid statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders of rows against Python's own sorting, for values of every type; curves against what makes them curves."""
+"""Sort orders against Python's own sorting, for values of every type; defining properties of curves."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class SortKey:
 
 @st.composite
 def columns(draw: st.DrawFn, rows: int) -> tuple[list[Any], pa.Array]:
-    """Canonical values of some type with nulls among them, and the same as Arrow."""
+    """Canonical values of some type with nulls, and the same values as Arrow."""
     type_ = draw(st.sampled_from(TYPES))
     listed = draw(st.lists(st.none() | values(type_), min_size=rows, max_size=rows))
     return listed, to_arrow(type_, listed)
 
 
-def standing(value: Any) -> Any:
-    """A value as something that Python sorts as Spark does."""
+def sort_key(value: Any) -> Any:
+    """A key that Python sorts as Spark does."""
     if isinstance(value, float):
         return (1, 0.0) if math.isnan(value) else (0, value + 0.0)
     return value.encode() if isinstance(value, str) else value
@@ -60,7 +60,7 @@ def python_order(listed: list[list[Any]], keys: list[SortKey]) -> list[int]:
     for column, key in reversed(list(zip(listed, keys, strict=True))):
         absent = [row for row in rows if column[row] is None]
         present = [row for row in rows if column[row] is not None]
-        present.sort(key=lambda row: standing(column[row]), reverse=key.descending)
+        present.sort(key=lambda row: sort_key(column[row]), reverse=key.descending)
         rows = absent + present if key.nulls_first else present + absent
     return rows
 
@@ -75,7 +75,7 @@ def test_codes_of_a_curve_keep_the_order_of_every_column(data: st.DataObject, ro
     assert all(0 <= code < 1 << bits for code in codes)
     order = python_order([listed], [SortKey(nulls_first=False)])
     assert [codes[row] for row in order] == sorted(codes)
-    distinct = len({repr(standing(value)) if value is not None else None for value in listed})
+    distinct = len({repr(sort_key(value)) if value is not None else None for value in listed})
     if distinct <= 1 << bits:
         assert len(set(codes)) == distinct
 
@@ -90,7 +90,7 @@ def test_the_hilbert_curve_visits_every_cell_once_and_never_jumps(axes: int, bit
 
 
 @both_curves
-def test_a_place_looked_up_by_cell_is_the_place_of_the_row(curve: Curve) -> None:
+def test_a_position_looked_up_by_cell_is_that_of_the_row(curve: Curve) -> None:
     rng = np.random.default_rng(4)
     codes = [rng.integers(0, 8, 5000).astype(np.uint64) for _ in range(3)]
     few = [code[:100] for code in codes]
@@ -98,8 +98,8 @@ def test_a_place_looked_up_by_cell_is_the_place_of_the_row(curve: Curve) -> None
 
 
 @given(st.data())
-def test_many_rows_are_told_apart_by_what_a_number_holds(data: st.DataObject) -> None:
-    """Codes keep the order of the values although only a sample was looked at."""
+def test_codes_of_many_rows_keep_their_order(data: st.DataObject) -> None:
+    """Codes keep the order of the values although they are computed from a sample."""
     type_, rng = (
         data.draw(st.sampled_from(["long", "float", "text"])),
         np.random.default_rng(data.draw(st.integers(0, 9))),
@@ -138,16 +138,16 @@ def test_rows_of_one_cell_are_sorted_by_the_first_column(curve: Curve) -> None:
     x, y = rng.permutation(50_000), rng.permutation(50_000)
     rows = curve_rows([pa.chunked_array([pa.array(column)]) for column in (x, y)], curve)
     bits = cell_bits(2, 50_000)
-    assert bits == 4, "cells of some hundred rows"
+    assert bits == 4, "cells with hundreds of rows"
     cells = (x[rows] * (1 << bits) // 50_000) * (1 << bits) + y[rows] * (1 << bits) // 50_000
     starts = np.flatnonzero(np.diff(cells, prepend=-1))
-    assert len(starts) == 1 << 2 * bits, "every cell is one stretch of the curve"
+    assert len(starts) == 1 << 2 * bits, "every cell is a contiguous range of the curve"
     assert all(np.all(np.diff(part) > 0) for part in np.split(x[rows], starts[1:]))
 
 
 @both_curves
 def test_a_curve_brings_rows_together_that_are_close_in_both_columns(curve: Curve) -> None:
-    """Files cut out of the curve are read by a filter on both columns far less often than files in order of arrival."""
+    """A filter on both columns reads far fewer files in curve order than in arrival order."""
     rng = np.random.default_rng(7)
     x, y = rng.normal(size=64_000), rng.integers(0, 10**6, 64_000)
     text = pc.binary_join_element_wise(pa.scalar("key-with-a-long-prefix-"), pa.array(y).cast(pa.string()), "")

@@ -1,4 +1,4 @@
-"""Packing whole columns of files gives what packing them one by one gives."""
+"""Packing whole columns of files equals packing them one by one."""
 
 from __future__ import annotations
 

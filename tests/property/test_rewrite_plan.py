@@ -1,7 +1,7 @@
-"""Plans of rewrites of random tables: evolved, deleted from, with honest and careless statistics.
+"""Rewrite plans of random tables: evolved, with deletes, with exact and weakened statistics.
 
-The judge knows every row of every file. A filter may leave a file out only when none of its rows matches, every file
-has exactly one fate, and a partition that a plan calls proven is that of every row.
+The oracle has every row of every file. A filter may skip a file only if none of its rows matches, every file is in one
+group or skipped for one reason, and a proven partition is that of every row.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def rewrite_options(draw: st.DrawFn, history: History) -> RewriteOptions:
 
 
 @given(st.data())
-def test_plans_tell_the_truth(root: Path, data: st.DataObject) -> None:
+def test_plans_match_the_rows(root: Path, data: st.DataObject) -> None:
     history = data.draw(histories(root))
     table = StaticTable.from_metadata(str(history.metadata))
     for _ in range(QUESTIONS):
         options = data.draw(rewrite_options(history))
         result = RewriteDataFilesPlanner(table, options, cache=False).plan_with_stats()
-        check_fates(history, result)
+        check_every_file_is_assigned_once(history, result)
         check_filters(history, options, result)
         check_groups(history, options, result)
         check_strict(table, options, result)
@@ -81,20 +81,20 @@ def files_of(history: History) -> dict[str, File]:
     return {file.path: file for file in history.snapshots[-1].files(0)}
 
 
-def check_fates(history: History, result: RewriteDataFilesPlanningResult) -> None:
-    """Every live file was looked at or pruned with its manifest, and is in one group or left for one reason."""
+def check_every_file_is_assigned_once(history: History, result: RewriteDataFilesPlanningResult) -> None:
+    """Every live file was evaluated or pruned with its manifest, and is in one group or skipped for one reason."""
     plan, table = result.plan, result.plan.decisions.to_pydict()
     pruned = plan.skipped.get("pruned-manifest", 0)
     assert len(set(table["file_path"])) == len(table["file_path"]) == len(files_of(history)) - pruned
     grouped = {file.path: g.group_id for g in plan.groups for file in plan.group_files(g)}
-    told = zip(table["file_path"], table["group_id"], strict=True)
-    assert {path: group for path, group in told if group is not None} == grouped
+    assigned = zip(table["file_path"], table["group_id"], strict=True)
+    assert {path: group for path, group in assigned if group is not None} == grouped
     assert sum(plan.skipped.values()) + len(grouped) == len(files_of(history))
     assert all(table["decision"])
 
 
 def check_filters(history: History, options: RewriteOptions, result: RewriteDataFilesPlanningResult) -> None:
-    """A file is left out by the filters only when not one of its rows matches."""
+    """A file is skipped by the filters only if none of its rows matches."""
     table = result.plan.decisions.to_pydict()
     decided = dict(zip(table["file_path"], table["decision"], strict=True))
     filters = [f for f in (options.partition_filter, options.where) if f is not None]
@@ -149,9 +149,7 @@ def check_strict(table: Any, options: RewriteOptions, result: RewriteDataFilesPl
 
 
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=12), st.integers(1, 6))
-def test_files_that_came_out_as_planned_are_left_by_the_next_plan(
-    root: Path, sizes: list[int], min_input_files: int
-) -> None:
+def test_rewritten_files_are_skipped_by_the_next_plan(root: Path, sizes: list[int], min_input_files: int) -> None:
     options = RewriteOptions(target_file_size_bytes=1000, min_input_files=min_input_files)
     first = _plan_of(root, sizes, options)
     taken = {file.path for group in first.groups for file in first.group_files(group)}

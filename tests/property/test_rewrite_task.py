@@ -1,4 +1,4 @@
-"""Groups of random tables rewritten: every live row is in the new files once, as it was, and the map says where."""
+"""Rewritten groups of random tables: every live row is in the new files once, unchanged, and the map finds it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def writable_specs(history: History) -> list[int]:
-    """Specs whose sources the table still has, with transforms that are known."""
+    """Specs with existing source columns and known transforms."""
     return [i for i, s in history.specs.items() if all(f.source_id in fields_by_id(history.schema) for f in s.fields)]
 
 
@@ -66,7 +66,7 @@ def test_rewritten_groups_hold_every_live_row_once(root: Path, data: st.DataObje
         rewriter = GroupRewriter.of(plan)
         results = [rewriter(task, "try") for task in group_tasks(plan)]
     except UnsupportedError as error:
-        assume("beyond that type" not in str(error))  # a decimal that no partition value can stand for
+        assume("beyond that type" not in str(error))  # a decimal that no partition value can represent
         raise
     check_rows(history, results)
     for result in results:
@@ -103,7 +103,7 @@ def check_rows(history: History, results: list[GroupResult]) -> None:
 
 
 def check_map(history: History, result: GroupResult) -> None:
-    """Each row that the map names is the row it names: found by the number the table gives its rows."""
+    """Each mapped position has the expected row, identified by its row number column."""
     moved = result.position_map
     sources = {file.path: file for file in history.snapshots[-1].files(0)}
     new = {path: [row[ROW_ID] for row in rows_of(path)] for path in moved.targets}
@@ -121,9 +121,9 @@ def check_map(history: History, result: GroupResult) -> None:
 
 
 def check_partitions(history: History, plan: RewriteDataFilesPlan, result: GroupResult) -> None:
-    """New files are of the spec asked for, and their rows in the partition they say.
+    """New files have the requested spec, and their rows the partition of the file.
 
-    That is the one their old files say, or where it takes the rows to tell, the one that each of them tells.
+    That is the partition of the old files or, if metadata does not prove it, the partition of each row.
     """
     group = next(g for g in plan.groups if g.group_id == result.group_id)
     union = WriteTarget.of(plan.target.table).union
@@ -142,8 +142,8 @@ def check_partitions(history: History, plan: RewriteDataFilesPlan, result: Group
 
 
 @given(st.data())
-def test_maps_of_any_way_rows_take(data: st.DataObject) -> None:
-    """Rows read in runs from several files, shuffled, and written to several others."""
+def test_maps_of_any_row_order(data: st.DataObject) -> None:
+    """Rows read in runs from several files, shuffled, and written to several new files."""
     counts = data.draw(st.lists(st.lists(st.integers(1, 4), max_size=4), min_size=1, max_size=3))
     builder, where = PositionMapBuilder([f"s{i}" for i in range(len(counts))]), []
     for source, sizes in enumerate(counts):

@@ -1,4 +1,4 @@
-"""The order of rows by one number for each against Python's own sorting, where beginnings tell little or everything."""
+"""Sorting by one number per row against Python's own sorting, for short and long common prefixes."""
 
 from __future__ import annotations
 

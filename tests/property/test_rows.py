@@ -1,4 +1,4 @@
-"""Row evaluation gives exactly what the row-by-row judge gives, whatever shape the data comes in."""
+"""Row evaluation equals the row-by-row oracle, for any layout of the data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rechunked(table: pa.Table, cuts: list[int]) -> pa.Table:
 
 
 @given(st.data())
-def test_rows_equal_the_judge(data: st.DataObject) -> None:
+def test_rows_equal_the_oracle(data: st.DataObject) -> None:
     rows = data.draw(datasets())
     expr = data.draw(predicates(rows))
     table = to_table(rows, with_ids=data.draw(st.booleans()))
@@ -45,7 +45,7 @@ def test_rows_equal_the_judge(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_every_leaf_equals_the_judge_in_every_layout(data: st.DataObject) -> None:
+def test_every_leaf_equals_the_oracle_in_every_layout(data: st.DataObject) -> None:
     rows = data.draw(datasets(one_column(), max_size=8))
     column = rows.columns[0]
     table = to_table(rows, {column.field_id: data.draw(layouts(column.type))})

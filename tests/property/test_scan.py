@@ -1,6 +1,6 @@
-"""Scans of random tables: evolved, deleted from, with honest and careless statistics, read through their real files.
+"""Scans of random tables with real files: evolved, with deletes, with exact and weakened statistics.
 
-The judge reads nothing: it knows every row, evaluates the predicate on each and applies the rules of deletes.
+The oracle has every row in memory, evaluates the predicate on each and applies the delete rules.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ pytestmark = pytest.mark.property
 
 Row = dict[int, Any]
 QUESTIONS = 4
-"""Scans of every table: making a table costs more than asking it."""
+"""Scans per table, since creating a table costs more than scanning it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A table, a snapshot of it shown in a schema, and a predicate."""
+    """A table, a snapshot, a schema, and a predicate."""
 
     history: History
     snapshot: Snapshot
@@ -72,7 +72,7 @@ def cases(draw: st.DrawFn, history: History) -> Case:
 
 
 @given(st.data())
-def test_scans_tell_the_truth(root: Path, data: st.DataObject) -> None:
+def test_scans_match_the_rows(root: Path, data: st.DataObject) -> None:
     history = data.draw(histories(root))
     for _ in range(QUESTIONS):
         case = data.draw(cases(history))
@@ -84,7 +84,7 @@ def test_scans_tell_the_truth(root: Path, data: st.DataObject) -> None:
 
 
 def check_rows(case: Case) -> None:
-    """Exactly the live rows that match, with the right values, and their number."""
+    """A scan returns exactly the live rows that match, with correct values and count."""
     expected = {row[ROW_ID]: repr(row) for _, _, row in case.matching()}
     found = [dict(zip(_ids(case), row, strict=True)) for row in zip(*_values(case.plan.to_arrow()), strict=True)]
     assert len({row[ROW_ID] for row in found}) == len(found), "a row was returned twice"
@@ -93,7 +93,7 @@ def check_rows(case: Case) -> None:
 
 
 def check_kept(case: Case) -> None:
-    """Every matching live row lies in what the plan reads."""
+    """Every matching live row is in a kept part of its file."""
     kept = {file.path: _selection(case, file) for file in case.plan.files}
     for path, position, row in case.matching():
         assert path in kept, f"{row} is in a dropped file"
@@ -101,19 +101,19 @@ def check_kept(case: Case) -> None:
 
 
 def check_proofs(case: Case) -> None:
-    """A file called proven matches as a whole; elsewhere the residual decides as the predicate does."""
+    """All rows of a proven file match; elsewhere the residual equals the predicate."""
     files = {file.path: file for file in case.snapshot.files(0)}
     for scan in case.plan.files:
         rows = case.history.rows(case.snapshot, files[scan.path], case.schema)
         chosen = [rows[position] for position in sorted(_selection(case, scan))]
         for row in chosen:
             matches = evaluate_row(case.predicate, row) is True
-            assert (evaluate_row(scan.residual, row) is True) == matches, f"{scan.residual} misjudges {row}"
+            assert (evaluate_row(scan.residual, row) is True) == matches, f"{scan.residual} is wrong for {row}"
             assert matches or scan.tri_state is not TriState.TRUE, f"{row} is in a proven file"
 
 
 def _selection(case: Case, scan: FileScan) -> set[int]:
-    """Positions of the rows that a file scan reads."""
+    """Row positions that a file scan reads."""
     if scan.row_selection is not None:
         return set(_positions(scan.row_selection))
     if scan.row_groups is None:

@@ -1,4 +1,4 @@
-"""A selection behaves as the set of row numbers it stands for."""
+"""A selection behaves as a set of row numbers."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_set_algebra(a: set[int], b: set[int]) -> None:
 
 
 @given(rows, st.lists(st.integers(-2, 45)))
-def test_membership(a: set[int], asked: list[int]) -> None:
-    assert of(a).contains(asked).tolist() == [row in a for row in asked]
+def test_membership(a: set[int], numbers: list[int]) -> None:
+    assert of(a).contains(numbers).tolist() == [row in a for row in numbers]
 
 
 @given(rows, st.lists(st.integers(-2, 45)))
-def test_rank_counts_the_rows_before(a: set[int], asked: list[int]) -> None:
-    assert of(a).rank(asked).tolist() == [sum(row < limit for row in a) for limit in asked]
+def test_rank_counts_the_rows_before(a: set[int], numbers: list[int]) -> None:
+    assert of(a).rank(numbers).tolist() == [sum(row < limit for row in a) for limit in numbers]
 
 
 @given(rows)

@@ -1,4 +1,4 @@
-"""Random histories of changes, with races, merges and hints of all qualities, against a dictionary of live files."""
+"""Random histories of changes with races, merges and any hints, against a dictionary of live files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PROPERTIES = st.fixed_dictionaries(
 
 
 class History:
-    """A table and what should be in it: the row and the sequence number of every live file."""
+    """A table and its expected live files with their sequence numbers."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
@@ -100,7 +100,7 @@ class History:
 
     def check(self, produced: ProducedSnapshot) -> None:
         line = self.line
-        assert line.told("sequence_number") == {path: self.sequence[path] for path in self.files}
+        assert line.entry_values("sequence_number") == {path: self.sequence[path] for path in self.files}
         entries, listed = line.entries(), line.manifests()
         live = entries.live()
         for path, row in zip(live.path.to_pylist(), live.table.to_pylist(), strict=True):
@@ -112,16 +112,16 @@ class History:
         for status in Status:
             counted = np.bincount(entries.ints("manifest")[entries.status == status], minlength=len(listed))
             assert getattr(listed, f"{status.name.lower()}_files").tolist() == counted.tolist()
-        told = produced.snapshot.summary
-        assert told is not None
-        assert told["total-data-files"] == str(len(self.files))
-        assert told["total-records"] == str(sum(row["record_count"] for row in self.files.values()))
+        summary = produced.snapshot.summary
+        assert summary is not None
+        assert summary["total-data-files"] == str(len(self.files))
+        assert summary["total-records"] == str(sum(row["record_count"] for row in self.files.values()))
         assert set(produced.written) >= {m.path for m in produced.manifests_written}
         if line.layout.version > 2:
             self.check_row_ids()
 
     def check_row_ids(self) -> None:
-        """Given once, kept for good, never given twice."""
+        """Row ids are assigned once, never change and are unique."""
         entries = self.line.entries().live()
         found = dict(zip(entries.path.to_pylist(), entries.ints("first_row_id").tolist(), strict=True))
         assert {path: row_id for path, row_id in self.row_ids.items() if path in found}.items() <= found.items()

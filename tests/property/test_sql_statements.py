@@ -1,4 +1,4 @@
-"""MERGE, UPDATE and DELETE statements of any shape are read back as what they were written from."""
+"""MERGE, UPDATE and DELETE statements of any form are parsed back to their source."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Side:
 
 
 Part = str | Side
-"""Text of an expression, as it is, or a qualified column."""
+"""Literal text of an expression, or a qualified column."""
 
 
 def quoted(name: str) -> str:
@@ -100,7 +100,7 @@ ASSIGNED: st.SearchStrategy[Assigned] = st.lists(
 
 @dataclass(frozen=True)
 class When:
-    """A clause: its kind, condition and action; ``None`` as what is assigned stands for ``*``."""
+    """A clause: its kind, condition and action; an assignment of ``None`` means ``*``."""
 
     kind: str
     condition: list[Part] | None
@@ -148,7 +148,7 @@ def clause(when: When) -> WhenText:
 
 
 def condition_of_merge(parts: list[Part]) -> str:
-    """A word alone would be the name of a key."""
+    """A single word would be parsed as a key name."""
     text = meant(parts)
     return f"({text})" if text.isidentifier() else text
 

@@ -1,4 +1,4 @@
-"""Deletes matched on the union partition tuple, from manifests and from the root, against matching spec by spec."""
+"""Deletes matched by the union partition tuple, from manifests and from the root, against matching spec by spec."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tables(draw: st.DrawFn) -> list[tuple[dict[str, Any], tuple[Any, ...]]]:
 
 
 def applies(delete: tuple[dict[str, Any], tuple[Any, ...]], data: tuple[dict[str, Any], tuple[Any, ...]]) -> bool:
-    """The specification, asked of the tuples of the specs themselves."""
+    """The rule of the specification, on tuples of the files' own specs."""
     (row, values), (file, of_file) = delete, data
     same = row["spec_id"] == file["spec_id"] and values == of_file
     if row["content"] == 2:

@@ -1,4 +1,4 @@
-"""Whatever rows are written, the entry tells the truth of them: counts are equal, and every value is within bounds."""
+"""Entries of written files have exact counts and valid bounds, for any rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests in an object store: fetched concurrently, decoded in order, failures named."""
+"""Manifests in an object store: fetched concurrently, decoded in order, with clear errors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def store() -> Iterator[FileIO]:
 
 
 @pytest.mark.parametrize("workers", [1, 3, 64])
-def test_entries_come_in_the_order_of_the_manifests(store: FileIO, workers: int) -> None:
+def test_entries_are_in_the_order_of_the_manifests(store: FileIO, workers: int) -> None:
     manifests = read_manifest_list("s3://lake/list.avro", store)
     entries = read_entries(manifests, UNPARTITIONED, io=store, max_workers=workers)
     assert entries.path.to_pylist() == [f"file-{number}" for number in range(MANIFESTS)]

@@ -1,4 +1,4 @@
-"""Data files, position deletes and deletion vectors arrive in an object store, and nothing of a failed write does."""
+"""Data files, position deletes and deletion vectors in an object store; a failed write leaves nothing."""
 
 from __future__ import annotations
 

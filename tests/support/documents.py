@@ -1,9 +1,9 @@
 """Code blocks of Markdown documents, and a small runner for them.
 
-Blocks of a document run in order, in one folder and one namespace, with a table ``db.events`` that has been
-partitioned three ways. ``python`` blocks are executed, ``sql`` blocks handed to Spark, lines of ``shell`` blocks run
-one by one: those of Floeplan in this process, so that they share its Spark session, all others in bash. Every other
-block only illustrates. ``python -m tests.support.documents PAGE`` runs a page here, on a session of its own.
+The blocks of a document run in order, in one folder and one namespace, with a table ``db.events`` that has three
+partition specs. ``python`` blocks are executed, ``sql`` blocks run on Spark, and ``shell`` blocks run line by line:
+``floeplan`` commands in this process, to share its Spark session, all others in bash. Blocks in other languages are not
+run. ``python -m tests.support.documents PAGE`` runs one page with a new Spark session.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language, its text, and the line it begins at."""
+    """A fenced block: its language, text and first line number."""
 
     language: str
     text: str
@@ -65,18 +65,18 @@ def blocks(document: Path) -> list[Block]:
 
 
 def needs_spark(document: Path) -> bool:
-    """Whether a block names a session or a command that starts one."""
+    """Whether a block uses a Spark session or a command that starts one."""
     words = ("spark", "floeplan audit")
     return any(block.language == "sql" or any(word in block.text for word in words) for block in blocks(document))
 
 
 def needs_workers(document: Path) -> bool:
-    """Whether workers of Spark look for a catalog by themselves, so that they must find the one of this reader."""
+    """Whether Spark workers open the catalog themselves, and so need its configuration."""
     return any(word in block.text for block in blocks(document) for word in ('format("floeplan")', "USING floeplan"))
 
 
 def rows(first: int, count: int) -> pa.Table:
-    """Events of one year, an hour apart."""
+    """Events, one per hour."""
     ids = range(first, first + count)
     start = datetime(2024, 1, 1, tzinfo=UTC)
     columns = {
@@ -91,15 +91,15 @@ def rows(first: int, count: int) -> pa.Table:
 
 
 @dataclass(slots=True)
-class Reader:
-    """Somebody who reads documents and types what they say."""
+class DocumentRunner:
+    """Runs the blocks of documents."""
 
     folder: Path
     spark: SparkSession | None = None
     names: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """The table, the files and the names that documents speak of."""
+        """Create the table, files and Python names that documents use."""
         opened = open_catalog()
         opened.create_namespace("db")
         table = opened.create_table("db.events", SCHEMA, properties={"format-version": "2"})
@@ -121,7 +121,7 @@ class Reader:
             self.names["df"] = self.spark.createDataFrame(rows(7000, 10).select(["id", "region", "ts", "v"]))
 
     def run(self, document: Path) -> None:
-        """Run all blocks; an error says where it was."""
+        """Run all blocks; an error names the document and line."""
         for block in blocks(document):
             try:
                 self._run(block, document)
@@ -138,10 +138,10 @@ class Reader:
                 self.spark.sql(statement.rstrip().rstrip(";"))
         else:
             for line in block.text.replace("\\\n", " ").splitlines():
-                self._type(line)
+                self._run_line(line)
 
-    def _type(self, line: str) -> None:
-        """Run one line of a shell; ``doctor`` may find something."""
+    def _run_line(self, line: str) -> None:
+        """Run one shell line; ``doctor`` may exit with 1."""
         words = shlex.split(line, comments=True)
         if not words:
             return
@@ -163,8 +163,13 @@ def notebook_cells(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    from floeplan.spark.session import open_session
+    from pyspark.sql import SparkSession
 
-    alone = Reader(Path.cwd(), open_session("local[2]"))
+    from tests.support.servers import DRIVER
+
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in DRIVER.items():
+        builder = builder.config(key, value)
+    alone = DocumentRunner(Path.cwd(), builder.getOrCreate())
     alone.prepare()
     alone.run(Path(sys.argv[1]))

@@ -1,5 +1,5 @@
 """A small table with everything a page shows: three specs, real files of several row groups, deletes, and names that
-would be HTML if a page let them.
+contain HTML.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from floeplan.transaction.evolve_spec import evolve_spec
 
 NAME = "db.telemetry"
 EVIL = "<img src=x onerror=window.hacked=1>"
-"""A mission that is not meant well."""
+"""A mission name that must be escaped."""
 
 MISSIONS = ("apollo", "gemini", "mercury", EVIL)
 START = datetime(2024, 1, 1)
@@ -42,7 +42,7 @@ SCHEMA = Schema(
 
 
 def telemetry(first_day: int, days: int, per_hour: int = 4) -> pa.Table:
-    """Some rows an hour and mission, in order of time."""
+    """``per_hour`` rows per mission, sorted by time."""
     hours = np.repeat(np.arange(first_day * HOURS_A_DAY, (first_day + days) * HOURS_A_DAY), per_hour * len(MISSIONS))
     numbers = np.arange(len(hours))
     return pa.table(
@@ -85,7 +85,7 @@ TOKEN = "token-of-the-test"
 
 @contextmanager
 def serving(service: ExplorerService) -> Iterator[ExplorerServer]:
-    """A server in a thread, gone afterwards."""
+    """Run a server in a thread until the block ends."""
     with ExplorerServer(service, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

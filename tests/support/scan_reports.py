@@ -1,9 +1,10 @@
-"""Scan reports as the planner and as Iceberg write them, made by hand where thousands are wanted."""
+"""Scan reports in Floeplan's and Iceberg's format, made by hand to create thousands of them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,14 @@ def own_report(
     old_spec_kept: int = 0,
     partition_field: str | None = None,
     opaque: Iterable[str] = (),
+    undecided: int | None = None,
+    layout_changed: str | None = None,
+    spec_id: int = 1,
 ) -> dict[str, Any]:
-    """A report with the numbers of Floeplan; ``manifests`` are kept and total."""
+    """A report with Floeplan's counts; ``manifests`` is (kept, total).
+
+    Without ``undecided`` it is one of a version that did not report it.
+    """
     notes = [{"predicate": "p", "field": partition_field, "how": "cannot", "reason": ""}]
     specs = [
         {"spec_id": 0, "bytes_kept": old_spec_kept * file_size, "notes": notes},
@@ -52,7 +59,10 @@ def own_report(
     return foreign_report(filter_, kept=kept, skipped=total - kept, table=table) | {
         "floeplan": {
             "timestamp": when,
-            "default_spec_id": 1,
+            "default_spec_id": spec_id,
+            "layout_changed_ms": None
+            if layout_changed is None
+            else int(datetime.fromisoformat(layout_changed).timestamp() * 1000),
             "selectivity": selectivity,
             "summary": summary,
             "specs": specs,
@@ -61,7 +71,7 @@ def own_report(
                     "unit": "files",
                     "total": total,
                     "kept": kept,
-                    "effects": [{"predicate": "p", "dropped": 0, "why": why}],
+                    "effects": [{"predicate": "p", "dropped": 0, "why": why, "undecided": undecided}],
                 }
             ],
             "warnings": [{"kind": "not-compiled", "message": "", "context": {"text": text}} for text in opaque],
@@ -92,7 +102,7 @@ def foreign_report(
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any] | str]) -> Path:
-    """A file of reports and other lines; returns its folder."""
+    """Write a file of reports and other lines; returns its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     path.write_text("".join(f"{text}\n" for text in texts))

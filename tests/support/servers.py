@@ -1,4 +1,4 @@
-"""Servers in processes of their own, each ready when its output says so and gone with the ``with`` that started it."""
+"""Server processes; each runs within its ``with`` block, which starts when the server is ready."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
 import pyspark
 
 from scripts.fetch_rest_catalog import ensure_rest_catalog
+from tests.support.spark.daemon import DAEMON
 from tests.support.spark.lake import QUICK_JVM
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ def server(command: Sequence[str], ready: str, environment: Mapping[str, str] | 
 
 
 class _Listener(threading.Thread):
-    """Looks for a line in what a process says, and lets it go on talking."""
+    """Waits for a line in the output of a process, then keeps reading it."""
 
     def __init__(self, process: subprocess.Popen[str], ready: str) -> None:
         super().__init__(daemon=True)
@@ -75,7 +78,7 @@ class _Listener(threading.Thread):
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A free local port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -121,15 +124,15 @@ def spark_cluster(work: Path, workers: int = 2, environment: Mapping[str, str] |
 BUCKET = "lake"
 _KEYS = {"access-key-id": "key-of-the-tests", "secret-access-key": "secret-of-the-tests", "region": "us-east-1"}
 _PATIENCE = {"s3.connect-timeout": "60", "s3.request-timeout": "60"}
-"""Seconds. Arrow's client waits three and tries three times, which a busy machine may use up without any fault."""
+"""In seconds. Arrow's default of 3 attempts of 3 seconds can fail on a busy machine."""
 _SOON = {"s3.retry-strategy-impl": "pyarrow.fs.AwsDefaultS3RetryStrategy"}
-"""As many tries, but milliseconds apart instead of seconds, in which nobody else in the process can open a store."""
+"""Retries after milliseconds instead of seconds: no other thread can open a store while Arrow waits."""
 
 
 @contextmanager
 def s3_store() -> Iterator[dict[str, str]]:
-    """An object store with one bucket; yields the properties by which a catalog reaches it."""
-    # Imported here: they take a second, and most processes that import this module start no store.
+    """An object store with one bucket; yields catalog properties for it."""
+    # Imported here: these imports take a second, and most processes start no store.
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -155,7 +158,7 @@ def s3_store() -> Iterator[dict[str, str]]:
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A database server with a folder of its own; yields the URI of its database for SQLAlchemy."""
+    """A database server with a temporary folder; yields the SQLAlchemy URI of its database."""
     tools, port = _postgres_tools(), free_port()
     with tempfile.TemporaryDirectory(prefix="floeplan-postgres-") as data:
         as_owner = []
@@ -196,19 +199,56 @@ def rest_catalog(home: Path, warehouse: str, store: Mapping[str, str]) -> Iterat
 
 
 def _as_environment(store: Mapping[str, str]) -> dict[str, str]:
-    """The store as the server is told of it: properties as names of variables."""
-    told = {key: value for key, value in store.items() if key.startswith("s3.") and key != "s3.region"}
-    if told:
-        told |= {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "s3.path-style-access": "true"}
-        told |= {"client.region": store["s3.region"]}
-    return {f"CATALOG_{key.upper().replace('-', '__').replace('.', '_')}": value for key, value in told.items()}
+    """The store's properties as environment variables of the REST catalog server."""
+    properties = {key: value for key, value in store.items() if key.startswith("s3.") and key != "s3.region"}
+    if properties:
+        properties |= {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "s3.path-style-access": "true"}
+        properties |= {"client.region": store["s3.region"]}
+    return {f"CATALOG_{key.upper().replace('-', '__').replace('.', '_')}": value for key, value in properties.items()}
 
 
-# --- processes with a Spark session of their own: a process has one kind of session, and that of the tests is local
+class Places:
+    """The properties of a catalog for each combination with a store; servers start on first use."""
 
-SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
+    def __init__(self, home: Path, started: ExitStack) -> None:
+        self._home, self._started = home, started
+
+    @cached_property
+    def _store(self) -> dict[str, str]:
+        return self._started.enter_context(s3_store())
+
+    @cached_property
+    def _rest(self) -> str:
+        return self._started.enter_context(rest_catalog(self._home, f"s3://{BUCKET}/warehouse", self._store))
+
+    @cached_property
+    def _database(self) -> str:
+        return self._started.enter_context(postgres())
+
+    def properties(self, place: str) -> dict[str, str]:
+        files = {"type": "sql", "warehouse": (self._home / "warehouse").as_uri()}
+        match place:
+            case "sqlite and files":
+                return files | {"uri": f"sqlite:///{self._home}/files.db"}
+            case "postgres and files":
+                return files | {"uri": self._database}
+            case "sqlite and s3":
+                bucket = {"uri": f"sqlite:///{self._home}/s3.db", "warehouse": f"s3://{BUCKET}/warehouse"}
+                return files | bucket | self._store
+            case "rest and s3":
+                return {"type": "rest", "uri": self._rest, **self._store}
+        raise AssertionError(place)
+
+
+# --- processes with their own Spark session: a process has one kind of session, and the test process has a local one
+
+BARE_PYTHON = str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
+LIBRARIES = str(Path(pa.__file__).parent.parent)
+"""All packages except Floeplan: links of editable installs are not followed on ``PYTHONPATH``."""
+CONNECT = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC", **DAEMON}
+"""Settings of a Spark Connect server."""
 DRIVER = {
-    **SETTINGS,
+    **CONNECT,
     "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -218,24 +258,24 @@ DRIVER = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": QUICK_JVM,
 }
-"""Of a driver whose session is on a cluster, or local in a process of its own."""
+"""Driver settings of a session on a cluster, or of a local session in a separate process."""
 Answer = TypeVar("Answer")
 
 
 class Client:
-    """Runs functions of a module, each with the session as its first argument."""
+    """Runs functions in the process, with the session as the first argument."""
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
 
     def run(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """What a function returns; it, its arguments and its answer are pickled."""
+        """Run a function and return its result; function, arguments and result are pickled."""
         return self._pool.submit(_with_session, function, arguments).result()
 
 
 @contextmanager
 def client(url: str, settings: Mapping[str, str] | None = None, python: str = sys.executable) -> Iterator[Client]:
-    """A process with a session on a cluster or a Connect server; ``python`` is the interpreter of its tasks."""
+    """A process with a session on a cluster or Connect server; ``python`` is the interpreter of its tasks."""
     with ProcessPoolExecutor(1, get_context("spawn"), _open, (url, dict(settings or {}), python)) as pool:
         opened = Client(pool)
         yield opened
@@ -258,7 +298,7 @@ def _open(url: str, settings: Mapping[str, str], python: str) -> None:
 def _with_session(function: Callable[..., Answer], arguments: tuple[Any, ...]) -> Answer:
     try:
         return function(_session[0], *arguments)
-    except Exception as error:  # what Spark raises holds on to its JVM and cannot be sent
+    except Exception as error:  # exceptions of Spark refer to the JVM and cannot be pickled
         raise AssertionError("".join(traceback.format_exception(error))) from None
 
 

@@ -1,1 +1,1 @@
-"""Faults: proxies that drop or change traffic, full filesystems, processes that are killed."""
+"""Faults: proxies that drop or change traffic, full filesystems, killed processes."""

@@ -1,7 +1,7 @@
-"""Everything that is done to a table, on an object store behind a proxy with faults.
+"""Every operation on a table, on an object store behind a proxy with faults.
 
-A small table of format 3 with files of two specs, one of them with a deletion vector, is made once and forked for every
-try: forks share its files, and nobody but ``expire`` removes any. What each operation does to the rows is said in plain
+A small table of format 3 with files of two specs, one of them with a deletion vector, is created once and forked for
+every attempt: forks share its files, and only ``expire`` removes any. Each operation has its expected result in plain
 Python beside it.
 """
 
@@ -46,7 +46,7 @@ def arrow(rows: Rows) -> pa.Table:
 
 @dataclass(frozen=True)
 class Operation:
-    """What is done to a table, and what that does to its rows."""
+    """An operation on a table, and its expected effect on the rows."""
 
     run: Callable[[Table], object]
     of_rows: Callable[[Rows], Rows]
@@ -86,7 +86,7 @@ OPERATIONS = {
 
 
 class FaultyStore:
-    """A store with tables; ``opened`` gives one of them through a proxy with faults, all else sees them as they are."""
+    """A store with tables; ``opened`` returns one behind a proxy with faults, all other methods bypass the proxy."""
 
     def __init__(self, home: Path, store: dict[str, str]) -> None:
         self._endpoint = store["s3.endpoint"]
@@ -108,7 +108,7 @@ class FaultyStore:
 
     @contextmanager
     def opened(self, *, own_files: bool = False) -> Iterator[tuple[Table, FaultProxy]]:
-        """A table like the others, with a proxy in front of the store that is its alone."""
+        """A new fork of the table, with its own proxy in front of the store."""
         name = f"db.t{uuid.uuid4().hex}"
         with self._lock:
             if own_files:
@@ -125,11 +125,11 @@ class FaultyStore:
             return self._catalog.load_table(table.name())
 
     def rows(self, table: Table) -> Rows:
-        """The rows as they are in the store."""
+        """The rows as stored, read without the proxy."""
         return read(self.newest(table))
 
     def missing(self, table: Table) -> list[str]:
-        """Files that the table refers to and the store does not have."""
+        """Referenced files that are missing in the store."""
         newest = self.newest(table)
         assert isinstance(newest.io, PyArrowFileIO)
         system = newest.io.fs_by_scheme("s3", BUCKET)
@@ -163,4 +163,4 @@ KINDS = {
     "vector": r"\.puffin",
     "listing": r"\?.*list-type",
 }
-"""What requests are about, as patterns of their paths."""
+"""Patterns of request paths by kind of file."""

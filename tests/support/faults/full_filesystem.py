@@ -1,10 +1,10 @@
-"""Changes on a filesystem that is really full; run as a process, ``python -m tests.support.faults.full_filesystem``.
+"""Changes on a full filesystem; run as ``python -m tests.support.faults.full_filesystem``.
 
-A small filesystem in memory is mounted over a folder, in a mount namespace that nobody else sees (``unshare``). Data,
-metadata and the catalog's database are all on it. Before each try a file takes all room but some pages of it, so that
-one page more and more fits and the end comes at another place each time. What became of each try goes to stdout.
+A small tmpfs is mounted over a folder in a private mount namespace (``unshare``). It holds data, metadata and the
+catalog's database. Before each attempt, a file fills all but N pages of it; N grows, so that space runs out at a
+different point each time. The results are printed to stdout.
 
-Where nobody may mount anything, a limit on the size of files stands for the end of the filesystem.
+Where mounting is not permitted, a file size limit is used instead.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CHANGES: dict[str, tuple[Callable[[Table], object], Callable[[Rows], Rows]]] = {
 
 @dataclass(frozen=True)
 class Try:
-    """What became of one change with so much room; ``rows`` says which state the table is in."""
+    """The result of one change with N free pages; ``rows`` is the state of the table."""
 
     change: str
     free_pages: int
@@ -69,7 +69,7 @@ class Try:
 
 @contextmanager
 def filled(folder: Path, free: int) -> Iterator[None]:
-    """No more than so many bytes are left."""
+    """Fill the filesystem up to ``free`` bytes."""
     ballast = folder / "ballast"
     with open(ballast, "wb", buffering=0) as file:
         try:
@@ -87,7 +87,7 @@ def filled(folder: Path, free: int) -> Iterator[None]:
 
 @contextmanager
 def full_after(size: int) -> Iterator[None]:
-    """No file may become longer than this."""
+    """Limit the size of files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -34,7 +34,7 @@ _STEP, _DRIVER = "KILLED_STREAM_STEP", "KILLED_STREAM_DRIVER"
 
 
 class KillingSource(FloeplanSource):
-    """As Floeplan's own, but its writer kills the driver."""
+    """Floeplan's data source, with a writer that kills the driver."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,7 +45,7 @@ class KillingSource(FloeplanSource):
 
 
 class KillingWriter(StreamAppends):
-    """Kills at the step that the environment names, in the batch after the first."""
+    """Kills the driver at the step that the environment names, in the second batch."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return super().write(map(_seen, iterator))
@@ -65,14 +65,14 @@ def _seen(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _reached(step: str) -> None:
-    """The driver's processes share a group, which Spark's workers have left."""
+    """Kill the driver's process group; Spark's workers are not in it."""
     if os.environ[_STEP] == step:
         os.killpg(int(os.environ[_DRIVER]), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def catalog_options(folder: Path) -> dict[str, str]:
-    """How streams find the catalog of a folder."""
+    """Stream options for the catalog of a folder."""
     return {
         "catalog": "streams",
         "catalog.type": "sql",
@@ -91,7 +91,7 @@ def add(table: Table, numbers: range) -> None:
 
 
 def stream(spark: SparkSession, folder: Path, sink: str) -> None:
-    """All batches that are due, from ``db.source`` into ``db.sink`` by way of a format."""
+    """Run all available batches from ``db.source`` into ``db.sink`` with the given format."""
     options = catalog_options(folder)
     rows = spark.readStream.format("floeplan").options(**options, table="db.source").load()
     query = rows.writeStream.format(sink).options(**options, table="db.sink")

@@ -1,10 +1,11 @@
-"""A FileIO that kills one worker in the middle of writing a data file: as when a machine takes a process away.
+"""A FileIO that kills one worker while it writes a data file.
 
-It does so once, for the first worker that begins a Parquet file while the file ``KILL`` names is there; whoever takes
-that file away dies. The process that opened the table is spared.
+It kills once: the first worker that opens a Parquet file for writing and renames the file that ``KILL`` names. The
+process that opened the table is never killed.
 
-What the file says is killed: nothing or ``task`` for the process itself; ``executor`` for the JVM it works for;
-``worker`` for the one that started that as well. Then the process itself lives on, and writes its file for nobody.
+The content of that file is the target: empty or ``task`` for the process itself, ``executor`` for its executor JVM,
+``worker`` for the executor and the Spark worker that started it. With ``executor`` and ``worker`` the process itself
+continues and writes a file that is never used.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NAME = f"{__name__}.KillingFileIO"
 
 
 class KillingFileIO(PyArrowFileIO):
-    """See the module's text."""
+    """Kills one worker; see the module docstring."""
 
     def new_output(self, location: str) -> PyArrowFile:
         output = super().new_output(location)
@@ -40,16 +41,16 @@ class KillingFileIO(PyArrowFileIO):
                 Path(self.properties[KILL]).rename(taken)
             except FileNotFoundError:
                 return output
-            whom = taken.read_text()
+            target = taken.read_text()
             taken.unlink()
-            _kill(whom, output)
+            _kill(target, output)
         return output
 
 
-def _kill(whom: str, output: PyArrowFile) -> None:
-    if whom in ("executor", "worker"):
+def _kill(target: str, output: PyArrowFile) -> None:
+    if target in ("executor", "worker"):
         executor = _ancestor("CoarseGrainedExecutorBackend", os.getpid())
-        if whom == "worker":
+        if target == "worker":
             os.kill(_ancestor("deploy.worker.Worker", executor), signal.SIGKILL)
         os.kill(executor, signal.SIGKILL)
         return
@@ -59,10 +60,10 @@ def _kill(whom: str, output: PyArrowFile) -> None:
 
 
 def _ancestor(command: str, pid: int) -> int:
-    """The process that this one was started by, directly or not, with a command that names something."""
+    """The nearest ancestor process whose command line contains ``command``."""
     while command not in Path(f"/proc/{pid}/cmdline").read_text():
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        assert pid > 1, f"nobody above runs {command}"
+        assert pid > 1, f"no ancestor process runs {command}"
     return pid
 
 
@@ -76,7 +77,7 @@ def own_pid(_: SparkSession) -> int:
 
 
 def change(spark: SparkSession, properties: Mapping[str, str], name: str, what: str) -> None:
-    """Do it, in tasks however little there is to do."""
+    """Run a change in Spark tasks, whatever its size."""
     runner.LOCAL_BYTES = -1
     catalog = SqlCatalog("local", **properties)
     table = catalog.load_table(name)

@@ -1,7 +1,8 @@
-"""A proxy in front of an HTTP server that misbehaves by script: what networks, stores and catalogs do now and then.
+"""Proxies that inject faults of networks, stores, catalogs and databases.
 
-Rule: a fault befalls the requests that it names by method and path, from the n-th on and so many times; everything else
-passes through unchanged. What was asked is written down, so that a test knows that its fault was met.
+Rule: a fault applies to requests that match its method and path, ``times`` times from the ``nth`` on; all other
+requests pass through unchanged. The proxy records requests and counts faults, so that a test can assert that its fault
+occurred.
 """
 
 from __future__ import annotations
@@ -32,35 +33,33 @@ Kind = Literal[
     "silent",
     "silent-after",
 ]
-"""``…-after``: the server did what it was asked, and only its answer is lost. ``silent``: no answer until the client
-has given up. ``truncated``: the body ends before the length that was announced. ``shortened``: half of it is announced
-and comes, as of a file that was uploaded by halves. ``halved``, ``doubled``: a length that is not that of the file is
-told to who asks for it. ``trickling``: it comes in small pieces."""
+"""``…-after``: the server processes the request, but its response is lost. ``silent``: no response until the client
+gives up. ``truncated``: the body is shorter than its Content-Length. ``shortened``: half of the body, with a matching
+Content-Length. ``halved``, ``doubled``: the response reports a wrong file length. ``trickling``: the body arrives in
+small pieces."""
 
 _ALWAYS = 1_000_000
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
 _SLOW_DOWN = (
     b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 )
-_INTERNAL = (
-    b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>We met an internal error.</Message></Error>"
-)
+_INTERNAL = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Internal error.</Message></Error>"
 _PIECES = 16
 
 
 @dataclass
 class Fault:
-    """What happens to which requests.
+    """A fault and the requests it applies to.
 
     Attributes:
-        kind: What happens.
-        method: The method, a regular expression.
-        path: A part of the path with its query, a regular expression.
-        nth: The first matching request that it happens to, counted from 1.
-        times: To how many.
-        status: Of the answer, for errors.
-        body: Likewise.
-        met: How often it has happened.
+        kind: The kind of fault.
+        method: A regular expression for the method.
+        path: A regular expression for a part of the path and query.
+        nth: The first matching request it applies to, counted from 1.
+        times: The number of requests it applies to.
+        status: The response status of errors.
+        body: The response body of errors.
+        applied: How often the fault has occurred.
     """
 
     kind: Kind
@@ -70,21 +69,21 @@ class Fault:
     times: int = 1
     status: int = 500
     body: bytes = _INTERNAL
-    met: int = 0
+    applied: int = 0
     _seen: int = field(default=0, repr=False)
 
-    def befalls(self, method: str, path: str) -> bool:
-        """Whether it happens to this request, which is the next one."""
+    def applies_to(self, method: str, path: str) -> bool:
+        """Whether the fault applies to the next request; counts it."""
         if not (re.fullmatch(self.method or ".*", method) and re.search(self.path, path)):
             return False
         self._seen += 1
         happens = self.nth <= self._seen < self.nth + self.times
-        self.met += happens
+        self.applied += happens
         return happens
 
 
 def always(kind: Kind, method: str = "", path: str = "", *, nth: int = 1) -> Fault:
-    """A fault that does not go away."""
+    """A permanent fault."""
     return Fault(kind, method, path, nth, _ALWAYS)
 
 
@@ -104,8 +103,8 @@ class FaultProxy:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     @contextmanager
-    def misbehaving(self, *faults: Fault) -> Iterator[list[tuple[str, str]]]:
-        """Let faults happen within the block; yields the requests as they come."""
+    def with_faults(self, *faults: Fault) -> Iterator[list[tuple[str, str]]]:
+        """Inject faults within the block; yields the list of requests."""
         with self._lock:
             self._faults, self.requests = faults, []
         try:
@@ -115,10 +114,10 @@ class FaultProxy:
                 self._faults = ()
 
     def fault_of(self, method: str, path: str) -> Fault | None:
-        """Write the request down; what happens to it."""
+        """Record the request; returns the fault that applies to it."""
         with self._lock:
             self.requests.append((method, path))
-            return next((fault for fault in self._faults if fault.befalls(method, path)), None)
+            return next((fault for fault in self._faults if fault.applies_to(method, path)), None)
 
     def serve(self) -> None:
         self._server.serve_forever(poll_interval=0.05)
@@ -130,7 +129,7 @@ class FaultProxy:
 
 @contextmanager
 def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
-    """A proxy in front of a server, without faults so far."""
+    """A proxy in front of a server, at first without faults."""
     proxy = FaultProxy(upstream)
     thread = threading.Thread(target=proxy.serve, name="fault-proxy")
     thread.start()
@@ -148,7 +147,7 @@ class _Server(ThreadingHTTPServer):
     proxy: FaultProxy
 
     def handle_error(self, *_: object) -> None:
-        """Clients that are gone are what this is about."""
+        """Closed connections are expected."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +158,9 @@ class _Answer:
 
 
 def _of_another_length(answer: _Answer, factor: float) -> _Answer:
-    """The same bytes, said to be of a file that is so many times as long."""
+    """The same bytes with the file length in the headers scaled."""
 
-    def told(name: str, value: str) -> str:
+    def scaled(name: str, value: str) -> str:
         match name.lower():
             case "content-length":
                 return str(int(int(value) * factor))
@@ -170,11 +169,11 @@ def _of_another_length(answer: _Answer, factor: float) -> _Answer:
                 return f"{span}/{int(int(total) * factor)}"
         return value
 
-    return replace(answer, headers=[(name, told(name, value)) for name, value in answer.headers])
+    return replace(answer, headers=[(name, scaled(name, value)) for name, value in answer.headers])
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers whatever is asked, by whatever method."""
+    """Handles requests of every method."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -204,10 +203,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._forward(body)
                 self._reset()
             case "silent":
-                self._say_nothing()
+                self._stay_silent()
             case "silent-after":
                 self._forward(body)
-                self._say_nothing()
+                self._stay_silent()
             case "truncated":
                 answer = self._forward(body)
                 self._send(answer, end=len(answer.body) // 2)
@@ -215,8 +214,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "shortened":
                 answer = self._forward(body)
                 self._send(replace(answer, body=answer.body[: len(answer.body) // 2]))
-            case "halved" | "doubled" as lie:
-                self._send(_of_another_length(self._forward(body), 0.5 if lie == "halved" else 2))
+            case "halved" | "doubled" as kind:
+                self._send(_of_another_length(self._forward(body), 0.5 if kind == "halved" else 2))
             case "trickling":
                 self._send(self._forward(body), pieces=_PIECES)
             case _:
@@ -270,12 +269,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _reset(self) -> None:
-        """Close so that the client is told of a reset, not of an end."""
+        """Close with a TCP reset instead of an end of stream."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
 
-    def _say_nothing(self) -> None:
-        """Wait until the client hangs up."""
+    def _stay_silent(self) -> None:
+        """Wait until the client closes the connection."""
         self.connection.settimeout(60)
         self.connection.recv(1)
         self._hang_up()
@@ -284,11 +283,11 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-# --- a proxy in front of PostgreSQL that loses a COMMIT, or the answer to one
+# --- a proxy in front of PostgreSQL that loses a COMMIT, or the response to one
 #
 # Bytes pass through unchanged until a client sends COMMIT while a fault is set. ``lost``: the database does not receive
-# it and rolls back when the connection ends. ``unanswered``: it commits, and the client does not receive the answer.
-# ``gone`` is ``unanswered``, and no later connection is accepted.
+# it and rolls back when the connection ends. ``unanswered``: it commits, and the client receives no response. ``gone``
+# is ``unanswered``, and no later connection is accepted.
 
 CommitFault = Literal["lost", "unanswered", "gone"]
 _COMMIT, _TERMINATE = b"COMMIT\x00", b"X\x00\x00\x00\x04"
@@ -303,12 +302,12 @@ class DatabaseProxy:
         self.port: int = self._listener.getsockname()[1]
         self._fault: CommitFault | None = None
         self._closed = False
-        self.met = 0
+        self.applied = 0
 
     @contextmanager
-    def misbehaving(self, fault: CommitFault) -> Iterator[None]:
-        """The next COMMIT meets this fault; after the block all is well again."""
-        self._fault, self.met = fault, 0
+    def with_faults(self, fault: CommitFault) -> Iterator[None]:
+        """Apply the fault to the next COMMIT within the block."""
+        self._fault, self.applied = fault, 0
         try:
             yield
         finally:
@@ -332,7 +331,7 @@ class DatabaseProxy:
                 answers = _Answers(database, client)
                 answers.start()
                 self._from_client(client, database, answers)
-                database.shutdown(socket.SHUT_RDWR)  # closing alone waits for whoever reads from it
+                database.shutdown(socket.SHUT_RDWR)  # close() alone would not wake the thread that reads from it
 
     def _from_client(self, client: socket.socket, database: socket.socket, answers: _Answers) -> None:
         while data := client.recv(65536):
@@ -344,13 +343,13 @@ class DatabaseProxy:
             if fault != "lost":
                 answers.muted = True
                 database.sendall(data + _TERMINATE)
-                answers.join()  # until it is done
-            self.met += 1
+                answers.join()  # wait until the database has processed the COMMIT
+            self.applied += 1
             return
 
 
 class _Answers(threading.Thread):
-    """What the database says, on its way to the client."""
+    """Forwards responses of the database to the client."""
 
     def __init__(self, database: socket.socket, client: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -366,7 +365,7 @@ class _Answers(threading.Thread):
 
 @contextmanager
 def database_proxy(upstream: int) -> Iterator[DatabaseProxy]:
-    """A proxy in front of a database, without faults so far."""
+    """A proxy in front of a database, at first without faults."""
     proxy = DatabaseProxy(upstream)
     thread = threading.Thread(target=proxy.serve, name="database-proxy")
     thread.start()

@@ -1,8 +1,8 @@
-"""Processes that write to a table: some are killed at a step of their commit, others append at the same time.
+"""Processes that write to a table: some are killed at a step of their commit, others append concurrently.
 
-``python -m tests.support.faults.writer_processes`` reads lines ``FOLDER KIND STEP``, forks a process that makes this
+``python -m tests.support.faults.writer_processes`` reads lines ``FOLDER KIND STEP``, forks a process that runs this
 change and kills itself at this step, and prints the number of the signal that ended it. A folder with a file ``rest``
-has its tables in the REST catalog named there, any other folder in an SQLite catalog of its own.
+uses the REST catalog named there, any other folder its own SQLite catalog.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WRITES = {
 }
 _PATIENCE_SECONDS = 600.0
 REWRITE = "rewrite"
-"""Of all files, each partition committed by itself."""
+"""Rewrites all files, with one commit per partition."""
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -62,7 +62,7 @@ def die() -> None:
 
 def commit_and_die(folder: Path, kind: str, step: str) -> None:
     catalog = catalog_in(folder)
-    if step == "metadata-written":  # within the catalog: the metadata file is written, the catalog does not point to it
+    if step == "metadata-written":  # written, but the catalog does not point to it yet
         usual = SqlCatalog._write_metadata
 
         def written(*arguments: Any, **named: Any) -> None:
@@ -73,8 +73,12 @@ def commit_and_die(folder: Path, kind: str, step: str) -> None:
     options = patient(on_step=lambda at: die() if at == step else None)
     table = catalog.load_table("db.t")
     if kind == REWRITE:
-        asked = {"rewrite-all": "true", "partial-progress.enabled": "true", "partial-progress.max-commits": "2"}
-        rewrite_data_files(table, options=asked, commit=options)
+        rewrite_options = {
+            "rewrite-all": "true",
+            "partial-progress.enabled": "true",
+            "partial-progress.max-commits": "2",
+        }
+        rewrite_data_files(table, options=rewrite_options, commit=options)
     else:
         WRITES[kind].plan(table, IsolationLevel.SERIALIZABLE).commit(options)
 
@@ -93,21 +97,21 @@ def serve() -> None:
 
 @dataclass(frozen=True, slots=True)
 class KilledWriters:
-    """The process that starts them: what it is asked, and what it answers."""
+    """The process that starts them: its stdin and stdout."""
 
-    questions: IO[str]
+    requests: IO[str]
     answers: IO[str]
 
     def kill_at(self, folder: Path, kind: str, step: str) -> None:
-        """Let a writer change the table of a folder until it is killed at this step."""
-        self.questions.write(f"{folder} {kind} {step}\n")
-        self.questions.flush()
+        """Run a change on the table of a folder in a process that is killed at this step."""
+        self.requests.write(f"{folder} {kind} {step}\n")
+        self.requests.flush()
         assert int(self.answers.readline()) == signal.SIGKILL
 
 
 @contextmanager
 def killed_writers() -> Iterator[KilledWriters]:
-    """Writers, started one after the other."""
+    """Writers, started one after another."""
     command = [sys.executable, "-m", "tests.support.faults.writer_processes"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -117,7 +121,7 @@ def killed_writers() -> Iterator[KilledWriters]:
 
 
 class Writers:
-    """Processes that wait for something to write; they are started once, and leave with the context."""
+    """A pool of writer processes, started once and stopped when the context ends."""
 
     def __init__(self, catalog: Mapping[str, str], number: int) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -137,11 +141,11 @@ class Writers:
         self._manager.shutdown()
 
     def append_at_once(self, table: str) -> list[int]:
-        """A row by each; they begin when the last one has opened the table. The rows that were committed, they say."""
+        """Append one row per process at the same time; returns the rows reported as committed."""
         together = self._manager.Barrier(self._number)
         write = partial(_append, self._catalog, table, together)
         written = self._pool.map(write, range(self._number), chunksize=1)
-        return [number for number, through in enumerate(written) if through]
+        return [number for number, committed in enumerate(written) if committed]
 
 
 def _append(properties: dict[str, str], name: str, together: Barrier, number: int) -> bool:
@@ -149,7 +153,7 @@ def _append(properties: dict[str, str], name: str, together: Barrier, number: in
         try:
             table = catalog.load_table(name)
         except BaseException:
-            together.abort()  # the others need not wait for this one
+            together.abort()  # release the other processes
             raise
         together.wait(_PATIENCE_SECONDS)
         try:

@@ -1,1 +1,1 @@
-"""Damaged input: edits drawn from a seed, and everything that is read from damaged tables and files."""
+"""Damaged input: random edits by seed, and every operation on damaged tables and files."""

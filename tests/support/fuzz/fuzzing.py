@@ -1,7 +1,7 @@
 """How long a fuzzing test runs: a fixed number of examples, or a number of seconds with ``make fuzz``.
 
-With ``FLOEPLAN_FUZZ_SECONDS`` every property test is repeated with new examples until its seconds have passed. Without
-it, tests that damage input by seeds use the same seeds every time.
+With ``FLOEPLAN_FUZZ_SECONDS`` every property test is repeated with new examples for that time. Without it, tests that
+damage input use fixed seeds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECONDS = float(os.environ.get("FLOEPLAN_FUZZ_SECONDS") or 0)
 
 
 def seeds(number: int, *, share: float = 1.0) -> Iterator[int]:
-    """So many seeds, always the same; when fuzzing, others every time, for this share of the seconds of a test."""
+    """``number`` fixed seeds; when fuzzing, new seeds for this share of the seconds of a test."""
     if not SECONDS:
         yield from range(number)
         return
@@ -33,9 +33,9 @@ def seeds(number: int, *, share: float = 1.0) -> Iterator[int]:
 
 
 def look_for_more(test: pytest.Function) -> None:
-    """Let hypothesis look for other examples until the seconds of the test are over; write down how many it tried.
+    """Run hypothesis with new examples until the time of the test is over; record the number of examples.
 
-    The cases of a parametrised test have a share each.
+    The cases of a parametrised test share the time equally.
     """
     inner, tried = test.obj.hypothesis.inner_test, count()
 
@@ -55,7 +55,7 @@ def look_for_more(test: pytest.Function) -> None:
 
 
 def account(reports: Iterable[pytest.TestReport]) -> str:
-    """How many examples were tried, and by which tests the fewest."""
+    """The number of examples, and the tests with the fewest."""
     tried = sorted(
         (value, report.nodeid) for report in reports for name, value in report.user_properties if name == TRIED
     )

@@ -1,8 +1,8 @@
-"""Tables and Parquet files, damaged in one place, and everything ever asked of them: an error of ours, or an answer.
+"""Tables and Parquet files damaged in one place: every operation returns a result or a Floeplan error.
 
-Run as a program in a process of its own, so that memory and time can be bounded and a crash is seen:
-``python -m tests.support.fuzz.hostile_tables COUNT SHARE [CASE.json …]``. Every case goes to stderr before it is tried,
-and to stdout, with what came out, when it fails: JSON that is ready to be kept in ``tests/fuzz/corpus``.
+Runs in a separate process, so that memory and time can be limited and a crash is detected: ``python -m
+tests.support.fuzz.hostile_tables COUNT SHARE [CASE.json …]``. Every case is printed to stderr before it runs, and to
+stdout with its error when it fails, as JSON for ``tests/fuzz/corpus``.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.inspect import inspect_table
 from floeplan.maintain.orphans import remove_orphans
 from floeplan.metadata.files import Location, TableLocations
+from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.root_writer import write_root
 from floeplan.parquet.footer.footer import ColumnChunks, read_footer
 from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
@@ -61,6 +62,7 @@ from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.delete_files import decode_deletion_vector, encode_deletion_vector
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.commit import commit_change
 from floeplan.write.target import WriteOptions
 from tests.support.fuzz import fuzzing
@@ -76,18 +78,18 @@ from tests.support.tables.commits import (
     rows_of,
 )
 
-# A Parquet file with all that is ever read of one, damaged where one kind of it lies, and a deletion vector
+# A Parquet file with every structure Floeplan reads, damaged in one of them, and a deletion vector
 
 
 VECTOR = "deletion vector"
 _AROUND_BITMAP = 12
-"""Bytes of length, magic and checksum."""
+"""Bytes of the length, magic and checksum."""
 Region = tuple[int, int]
 ROWS = 600
 ZSTD = 6
 _MOST_ROWS = 10**7
-"""Whoever makes columns has a flag for each row."""
-QUESTIONS = (
+"""Page filtering allocates a flag for each row."""
+PREDICATES = (
     "id >= 120 AND id < 180 AND name = 'n7'",
     "id IN (5, 599, 700) OR price IS NULL",
     "pair.a = 40 AND name LIKE 'n1%'",
@@ -119,7 +121,7 @@ def write_sample(path: Path) -> None:
 
 
 def regions(path: Path) -> dict[str, list[Region]]:
-    """Where in the file each kind of thing lies."""
+    """The byte ranges of each kind of structure in the file."""
     footer = read_footer(open_source(str(path)))
     chunks = [footer.chunks(leaf) for leaf in range(len(footer.leaves))]
 
@@ -137,7 +139,7 @@ def regions(path: Path) -> dict[str, list[Region]]:
 
 
 class FileSample:
-    """Files of no table: a Parquet file, of which one part can be damaged, and a deletion vector."""
+    """Files without a table: a Parquet file, of which one structure is damaged, and a deletion vector."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -152,7 +154,7 @@ class FileSample:
         self.files = dict.fromkeys(self._regions, path) | {VECTOR: self._vector}
 
     def edits(self, target: str, random: Random) -> list[Edit]:
-        """Edits of bytes within one place of the kind; counted from the end of the file, or of the bitmap."""
+        """Edits within one byte range of this kind; positions count from the end of the file or bitmap."""
         if target == VECTOR:
             return byte_edits(len(self._vector.read_bytes()) - _AROUND_BITMAP, random)
         start, end = random.choice(self._regions[target])
@@ -160,20 +162,20 @@ class FileSample:
         return [[kind, at - behind, text] for kind, at, text in byte_edits(end - start, random)]
 
     def changed(self, target: str, data: bytes, edits: list[Edit]) -> bytes:
-        """The file after the edits; the checksum of a vector is made to fit, or nobody would look behind it."""
+        """The file after the edits; a vector gets a valid checksum, so that its content is decoded."""
         if target != VECTOR:
             return edited_bytes(data, edits)
         body = data[4:8] + edited_bytes(data[8:-4], edits)
         return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
-    def questions(self) -> list[Callable[[], object]]:
-        """Pruning by every kind of metadata, and reading by it and without it."""
+    def operations(self) -> list[Callable[[], object]]:
+        """Pruning by every kind of metadata, and reading with and without pruning."""
         path = str(self.files["footer"])
         options = PruneOptions(emit_roaring=True)
         some = RowSelection.from_runs([30, 390], [10, 20])
         return [
-            *(lambda where=where: Pruner(where, options=options).prune(path).to_dict() for where in QUESTIONS),
-            *(lambda where=where: read(path, where).to_dict() for where in QUESTIONS),
+            *(lambda where=where: Pruner(where, options=options).prune(path).to_dict() for where in PREDICATES),
+            *(lambda where=where: read(path, where).to_dict() for where in PREDICATES),
             lambda: read(path).table.validate(full=True),
             lambda: read_selected(source := open_source(path), read_footer(source), selection=some),
             lambda: thin_columns(path),
@@ -182,7 +184,7 @@ class FileSample:
 
 
 def thin_columns(path: str) -> None:
-    """Columns made of their pages without some rows; pages that are not as they should be are unusual."""
+    """Filter the pages of each column; unsupported pages are skipped."""
     source = open_source(path)
     footer = read_footer(source)
     for leaf, group in product(footer.leaves, range(footer.num_row_groups)):
@@ -200,14 +202,14 @@ def thin_columns(path: str) -> None:
 SECONDS = 20
 MEGABYTES = 3000
 UNFORESEEN = "rewrite-failed"
-"""What a group of a rewrite calls errors that are not ours."""
+"""The kind of unexpected errors in a rewrite group."""
 ROOT, CACHE = "root.parquet", "cache"
 SCAN = ScanOptions(page_index=True, bloom_filter=True, cache=False, report=False, recover=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One damaged file: of a table of this format version, or, with 0, of no table."""
+    """One damaged file of a table of this format version; version 0 is a file without a table."""
 
     version: int
     target: str
@@ -217,14 +219,14 @@ class Case:
         return json.dumps({"version": self.version, "target": self.target, "edits": self.edits})
 
 
-class Hostile(Protocol):
-    """What can be damaged and asked: a file by its kind, edits of it, and every question."""
+class Damageable(Protocol):
+    """A sample: files by kind, random edits of them, and the operations to run."""
 
     files: dict[str, Path]
 
     def edits(self, target: str, random: Random) -> list[Edit]: ...
     def changed(self, target: str, data: bytes, edits: list[Edit]) -> bytes: ...
-    def questions(self) -> list[Callable[[], object]]: ...
+    def operations(self) -> list[Callable[[], object]]: ...
 
 
 class Sample:
@@ -248,13 +250,15 @@ class Sample:
         data = self.files[target].read_bytes()
         if target == "metadata":
             return tree_edits(json.loads(data), random, typed=False)
-        return tree_edits(_records(data)[0], random, typed=True) if _is_avro(target) else byte_edits(len(data), random)
+        if _is_avro(target, data):
+            return tree_edits(_records(data)[0], random, typed=True)
+        return byte_edits(len(data), random)
 
     def changed(self, target: str, data: bytes, edits: list[Edit]) -> bytes:
         return _changed(target, data, edits)
 
-    def questions(self) -> list[Callable[[], object]]:
-        """All that need no catalog."""
+    def operations(self) -> list[Callable[[], object]]:
+        """All operations that need no catalog, and a few changes."""
         metadata, root = str(self.metadata), str(self.files["root"])
         rewrite = RewriteOptions(where="id > 3")
         return [
@@ -274,7 +278,7 @@ class Sample:
         ]
 
     def _changed_table(self, change: Callable[[Table], object]) -> None:
-        """A change to the table, unless its metadata say that it lies elsewhere now; nothing else is touched."""
+        """Change the table unless its metadata refers to another location; files elsewhere must not be touched."""
         location = str(self.metadata)
         home = Location.parse(str(self.home))
         if not all(home.holds(root) for root in TableLocations.of(load_table(location).metadata).roots):
@@ -283,7 +287,7 @@ class Sample:
         try:
             self.catalog.register_table(name, location)
         except Exception:
-            return  # PyIceberg does not take it
+            return  # PyIceberg rejects the metadata
         before = _outside(self.home)
         try:
             change(load_table(name, self.catalog))
@@ -297,27 +301,28 @@ CHANGES: tuple[Callable[[Table], object], ...] = (
     lambda table: fp.rewrite_data_files(table, options={"rewrite-all": "true"}, commit=patient()),
     lambda table: fp.doctor(table, repair=True, commit=patient()),
 )
-"""What adds files and removes none but its own."""
+"""Changes that remove no files but their own."""
 
 
 def _outside(home: Path) -> dict[str, int]:
-    """Files beside a table, where names with ``..`` and relative ones lead to, and when they were written."""
+    """Modification times of files outside the table, where relative paths and paths with ``..`` lead to."""
     others = [path for path in home.parent.iterdir() if path != home and path.name != CACHE]
     files = [path for other in others for path in (other, *other.rglob("*"))]
     return {str(path): path.stat().st_mtime_ns for path in files}
 
 
 def _files(table: Table) -> dict[str, Path]:
-    """One file of each kind, the newest."""
+    """The newest file of each kind."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
-    manifests = snapshot.manifests(table.io)
     found = {"metadata": table.metadata_location, "list": snapshot.manifest_list}
-    for manifest in manifests:
-        deletes = int(manifest.content) == 1
-        found["delete manifest" if deletes else "manifest"] = manifest.manifest_path
-        entry = manifest.fetch_manifest_entry(table.io)[0]
-        found["deletes" if deletes else "data"] = entry.data_file.file_path
+    reader = SnapshotReader.open(table, snapshot)
+    for row, (path, content) in enumerate(
+        zip(reader.manifests.path.to_pylist(), reader.manifests.content, strict=True)
+    ):
+        found["delete manifest" if content else "manifest"] = path
+        entries = reader.entries(np.array([row]), EntryColumns(), live=False)
+        found["deletes" if content else "data"] = entries.path[0].as_py()
     found |= {f"{name} bytes": found[name] for name in ("list", "manifest")}
     return {name: _local(location) for name, location in found.items()}
 
@@ -326,8 +331,9 @@ def _local(location: str) -> Path:
     return Path(location.removeprefix("file://"))
 
 
-def _is_avro(target: str) -> bool:
-    return target in ("list", "manifest", "delete manifest")
+def _is_avro(target: str, data: bytes) -> bool:
+    """Whether records are edited: manifests of format 4 are Parquet files, of which bytes are."""
+    return target in ("list", "manifest", "delete manifest") and not data.startswith(b"PAR1")
 
 
 def _records(data: bytes) -> tuple[list[Any], Any, dict[str, str]]:
@@ -337,10 +343,10 @@ def _records(data: bytes) -> tuple[list[Any], Any, dict[str, str]]:
 
 
 def _changed(target: str, data: bytes, edits: list[Edit]) -> bytes:
-    """The file after the edits; as it was, when its schema has no room for them."""
+    """The file after the edits; unchanged if its schema does not allow them."""
     if target == "metadata":
         return json.dumps(edited_tree(json.loads(data), edits)).encode()
-    if not _is_avro(target):
+    if not _is_avro(target, data):
         return edited_bytes(data, edits)
     records, schema, header = _records(data)
     out = io.BytesIO()
@@ -352,8 +358,8 @@ def _changed(target: str, data: bytes, edits: list[Edit]) -> bytes:
 
 
 @contextmanager
-def damaged(sample: Hostile, target: str, edits: list[Edit]) -> Iterator[None]:
-    """One file of a sample is another for a while."""
+def damaged(sample: Damageable, target: str, edits: list[Edit]) -> Iterator[None]:
+    """Replace one file of a sample within the block."""
     path = sample.files[target]
     intact = path.read_bytes()
     path.write_bytes(sample.changed(target, intact, edits))
@@ -363,11 +369,11 @@ def damaged(sample: Hostile, target: str, edits: list[Edit]) -> Iterator[None]:
         path.write_bytes(intact)
 
 
-def examine(sample: Hostile) -> None:
-    """All questions; an error of ours is an answer."""
-    for question in sample.questions():
+def examine(sample: Damageable) -> None:
+    """Run all operations; a Floeplan error is a valid result."""
+    for operation in sample.operations():
         try:
-            question()
+            operation()
         except FloeplanError as error:
             if error.kind == UNFORESEEN:
                 raise AssertionError(error.message) from error
@@ -379,8 +385,8 @@ def _new_root(metadata: str) -> None:
     write_root(table, f"{metadata}.root.parquet", table.current_snapshot()).to_dict()
 
 
-def run(sample: Hostile, target: str, edits: list[Edit]) -> str | None:
-    """What came out that should not have, or nothing."""
+def run(sample: Damageable, target: str, edits: list[Edit]) -> str | None:
+    """The unexpected error, or None."""
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     faulthandler.dump_traceback_later(20 * SECONDS, exit=True)
     try:
@@ -398,10 +404,10 @@ def run(sample: Hostile, target: str, edits: list[Edit]) -> str | None:
     return None
 
 
-def cases(samples: dict[int, Hostile], count: int, share: float) -> Iterator[Case]:
+def cases(samples: dict[int, Damageable], count: int, share: float) -> Iterator[Case]:
     for seed in fuzzing.seeds(count, share=share):
         random = Random(seed)
-        version = random.choice((0, 0, 1, 2, 2, 3, 3))
+        version = random.choice((0, 0, 1, 2, 2, 3, 3, 4))
         target = random.choice(sorted(samples[version].files))
         yield Case(version, target, samples[version].edits(target, random))
 
@@ -418,8 +424,8 @@ def main(count: int, share: float, kept: list[str]) -> int:
         here = Path(folder, "here", "a", "b", "c")
         here.mkdir(parents=True)
         os.chdir(here)
-        samples: dict[int, Hostile] = {0: FileSample(Path(folder, "file"))}
-        samples |= {version: Sample(Path(folder, f"v{version}"), version) for version in (1, 2, 3)}
+        samples: dict[int, Damageable] = {0: FileSample(Path(folder, "file"))}
+        samples |= {version: Sample(Path(folder, f"v{version}"), version) for version in (1, 2, 3, 4)}
         found = [Case(**json.loads(Path(path).read_text())) for path in kept]
         for case in chain(found, cases(samples, count, share)):
             sys.stderr.write(f"{case.text()}\n")

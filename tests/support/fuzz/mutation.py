@@ -1,7 +1,7 @@
-"""Damage as data: edits of trees and of bytes, drawn from a seed, written down as JSON and applied again.
+"""Damage as data: random edits of trees and bytes that can be stored as JSON and replayed.
 
-A tree is what JSON or Avro records are read into; an edit of it names a place by its keys. In an edit bytes stand as
-``{"hex": …}``, so that a case that was found can be kept as a text file.
+A tree is decoded JSON or Avro; an edit names a place in it by its keys. Bytes are stored as ``{"hex": …}``, so that a
+case is a text file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OTHERS: tuple[Any, ...] = (None, True, False, 0.5, 1e308, 2**70, [], {}, [[]], {
 
 
 def tree_edits(tree: Any, random: Random, *, typed: bool) -> list[Edit]:
-    """One to three edits; with ``typed`` a value keeps its kind, as Avro demands, or becomes null."""
+    """One to three edits; with ``typed`` a value keeps its type, as Avro requires, or becomes null."""
     places = list(_places(tree))
     edits = []
     for place in random.choices(places, k=random.choice((1, 1, 1, 2, 3))):
@@ -57,7 +57,7 @@ def tree_edits(tree: Any, random: Random, *, typed: bool) -> list[Edit]:
 
 
 def byte_edits(size: int, random: Random) -> list[Edit]:
-    """One to three edits of ``size`` bytes: places count from the end, where Parquet and Puffin have their footers."""
+    """One to three edits of ``size`` bytes; positions count from the end, where Parquet and Puffin have footers."""
     edits: list[Edit] = []
     for _ in range(random.choice((1, 1, 2, 3))):
         at = -random.randint(1, min(size, random.choice((16, 300, size))))
@@ -74,7 +74,7 @@ def block_ends(data: bytes) -> list[int]:
 
 
 def edited_tree(tree: Any, edits: list[Edit]) -> Any:
-    """A copy of the tree with the edits made; places that are not there any more are left."""
+    """A copy of the tree with the edits applied; edits of missing places are skipped."""
     root = {"": copy.deepcopy(tree)}
     for kind, place, *value in edits:
         *inside, last = ["", *place]
@@ -92,7 +92,7 @@ def edited_tree(tree: Any, edits: list[Edit]) -> Any:
 
 
 def edited_bytes(data: bytes, edits: list[Edit]) -> bytes:
-    """The bytes with the edits made."""
+    """The bytes with the edits applied."""
     found = bytearray(data)
     for kind, at, text in edits:
         piece = bytes.fromhex(text)

@@ -1,4 +1,4 @@
-"""Random rows over random schemas, as canonical Python values and as the Arrow data they stand for."""
+"""Random rows over random schemas, as canonical Python values and as Arrow data."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Dataset:
         return [value for value in self.raw[column.field_id] if value is not None]
 
     def without(self, field_id: int) -> Dataset:
-        """The same rows after a top-level column was forgotten by the data: all null."""
+        """The same rows with all values of a top-level column null."""
         field = self.schema.find_field(field_id)
         gone = {column.field_id for column in _columns((field,), ())}
         raw = {i: [None] * self.size if i in gone else column for i, column in self.raw.items()}
@@ -111,7 +111,7 @@ def _visible(fields: tuple[NestedField, ...], data: Dataset, seen: list[bool]) -
 
 @st.composite
 def schemas(draw: st.DrawFn, types: tuple[PrimitiveType, ...] = TYPES, max_fields: int = 4) -> Schema:
-    """Up to a few columns of any types, some of them inside structs of one or two levels; ids in no order."""
+    """A few columns of any types, some inside structs of one or two levels, with ids in random order."""
     ids = iter(draw(st.permutations(range(1, 40))))
 
     def fields(depth: int, most: int) -> list[NestedField]:
@@ -127,7 +127,7 @@ def schemas(draw: st.DrawFn, types: tuple[PrimitiveType, ...] = TYPES, max_field
 
 
 def one_column() -> st.SearchStrategy[Schema]:
-    """A schema with a single column of any type, every other time of one whose order is not that of plain numbers."""
+    """A schema with one column of any type; half of the time a type that is not ordered like plain numbers."""
     return (st.sampled_from(TYPES) | st.sampled_from(TRICKY_TYPES)).map(
         lambda type_: Schema(NestedField(1, "c", type_))
     )
@@ -137,7 +137,7 @@ def one_column() -> st.SearchStrategy[Schema]:
 def datasets(
     draw: st.DrawFn, schema: st.SearchStrategy[Schema] | None = None, min_size: int = 0, max_size: int = 16
 ) -> Dataset:
-    """Rows whose columns repeat a few values each, so that equality and IN hit, with nulls on every level."""
+    """Rows whose columns repeat a few values, so that equality and IN match, with nulls at every level."""
     drawn = draw(schemas() if schema is None else schema)
     size = draw(st.integers(min_size, max_size))
     shell = Dataset(drawn, size, {}, {})
@@ -160,7 +160,7 @@ def _structs(fields: tuple[NestedField, ...]) -> Iterator[NestedField]:
 def to_table(
     data: Dataset, layouts: dict[int, Layout] | None = None, *, with_ids: bool = False, left_out: int | None = None
 ) -> pa.Table:
-    """The rows as Arrow. With ids the names are deliberately wrong, as after a rename; a column may be left out."""
+    """The rows as Arrow. With ids, the names are wrong on purpose, as after a rename; a column may be left out."""
     fields, arrays = _arrow_fields(data.schema.fields, data, layouts or {}, with_ids)
     kept = [i for i, field in enumerate(data.schema.fields) if field.field_id != left_out]
     if not kept:
@@ -218,7 +218,7 @@ def arrow_type(type_: PrimitiveType) -> pa.DataType:
 
 
 def to_arrow(type_: PrimitiveType, column: list[Any]) -> pa.Array:
-    """Canonical values in the plain layout of their type."""
+    """Canonical values in the default Arrow type."""
     wanted = arrow_type(type_)
     if pa.types.is_temporal(wanted):
         return pa.array(column, type=pa.int32() if pa.types.is_date32(wanted) else pa.int64()).view(wanted)
@@ -226,7 +226,7 @@ def to_arrow(type_: PrimitiveType, column: list[Any]) -> pa.Array:
 
 
 def other_types(type_: PrimitiveType) -> list[pa.DataType]:
-    """Other Arrow types the same values may come in, if they fit."""
+    """Other Arrow types that can hold the same values."""
     match type_:
         case IntegerType() | LongType():
             return [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -253,7 +253,7 @@ def other_types(type_: PrimitiveType) -> list[pa.DataType]:
 
 
 def layouts(type_: PrimitiveType) -> st.SearchStrategy[Layout]:
-    """Ways for the same values to come: another type where they fit it exactly, dictionary-encoded, or as they are."""
+    """Physical layouts of the same values: another type if it holds them exactly, dictionary-encoded, or unchanged."""
 
     def recast(other: pa.DataType) -> Layout:
         def change(plain: pa.Array) -> pa.Array:
@@ -271,11 +271,11 @@ def layouts(type_: PrimitiveType) -> st.SearchStrategy[Layout]:
     return st.sampled_from(as_they_are + [recast(other) for other in other_types(type_)])
 
 
-# Random predicates over the columns of a dataset, with literals that sit on, beside and far from the data.
+# Random predicates over the columns of a dataset, with literals equal to, next to and far from the data.
 
 
 def predicates(data: Dataset, *, opaque: bool = False, max_leaves: int = 6) -> st.SearchStrategy[IrExpr]:
-    """Any tree over any node kind; with ``opaque`` some leaves are hidden from statistics."""
+    """Any tree of any nodes; with ``opaque`` some leaves cannot be evaluated on statistics."""
     leaf = st.one_of([leaves(column, literals(column, data)) for column in data.columns])
     constant = st.sampled_from((TRUE, FALSE, NULL_PREDICATE))
     base = one_in(6, constant, leaf)
@@ -292,17 +292,17 @@ def predicates(data: Dataset, *, opaque: bool = False, max_leaves: int = 6) -> s
 def one_in(
     times: int, seldom: st.SearchStrategy[IrExpr], often: st.SearchStrategy[IrExpr]
 ) -> st.SearchStrategy[IrExpr]:
-    """A choice by weight; ``one_of`` would flatten its alternatives and make them all equally likely."""
+    """A weighted choice; ``one_of`` would flatten its alternatives and make them equally likely."""
     return st.integers(1, times).flatmap(lambda number: seldom if number == times else often)
 
 
 def hidden(expr: IrExpr) -> Opaque:
-    """The same predicate as a piece that only rows can answer."""
+    """The same predicate as a node that can only be evaluated on rows."""
     return Opaque(f"opaque({expr!r})", (), expr)
 
 
 def literals(column: Column, data: Dataset) -> list[Any]:
-    """Values of the column, their neighbours, and the edges of its type."""
+    """Values of the column, their neighbours, and edge cases of its type."""
     found = data.values_of(column)
     return [*found, *(near for value in found for near in neighbours(column.type, value)), *edges(column.type)]
 
@@ -329,7 +329,7 @@ def leaves(column: Column, candidates: list[Any]) -> st.SearchStrategy[IrExpr]:
 
 
 def every_leaf(column: Column, candidates: list[Any]) -> Iterator[IrExpr]:
-    """Each kind of leaf on one column with each candidate in turn: a sweep where random draws would be thin."""
+    """Each kind of leaf on one column with each candidate, where random draws would cover too little."""
     unique = list({repr(value): value for value in candidates}.values())
     for value in unique:
         yield from (Cmp(column, op, value) for op in CmpOp)

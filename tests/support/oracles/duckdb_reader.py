@@ -1,18 +1,16 @@
-"""DuckDB as a judge of written tables, in a process of its own: its Iceberg extension ends the process on some tables.
+"""DuckDB as an oracle for written tables, in a separate process: its Iceberg extension crashes on some tables.
 
-Rule: DuckDB judges where it can read, and that is found out on the table as Spark wrote it, never on what is judged: if
-it reads the original right, it must read what became of it right; an error or the end of its process is then a wrong
-answer like any other. Of an original that it fails on (equality deletes with nulls in their keys, DuckDB 1.5) or reads
-wrong, it has no say.
+Rule: whether DuckDB is used is decided on the original table that Spark wrote, never on Floeplan's output. If it reads
+the original correctly, it must read the changed table correctly; an error or a crash is then a failure. If it fails on
+the original (equality deletes with nulls in their keys, DuckDB 1.5) or reads it wrong, the comparison is skipped.
 
-Three things are left out altogether (``left_out``). Deletion vectors: DuckDB 1.5 reads some of them wrong, those that
-Spark wrote as well, and not the same way each time, so that neither a right answer nor a wrong one says anything. And
-position deletes of partitions by nothing but dropped columns, of which there is no original: Spark fails to write them,
-and DuckDB, which types a partition by the columns that are left, to read them. And format 1 where an hour, month or
-year became void: the field is a number under one spec and a timestamp under another, and DuckDB, which takes the type
-of a field from one manifest for all, ends or not by the order in which they are listed.
+Three cases are always skipped (``left_out``). Deletion vectors: DuckDB 1.5 reads some of them wrong, including those
+that Spark wrote, and not deterministically. Position deletes in partitions whose source columns are all dropped: Spark
+cannot write them, and DuckDB, which derives partition types from the current columns, cannot read them. Format 1 where
+an hour, month or year became void: the field is a number under one spec and a timestamp under another; DuckDB takes its
+type from one manifest for all and crashes depending on their order.
 
-Its extensions for Iceberg and Avro come as packages, so nothing is fetched when tests run.
+The extensions for Iceberg and Avro are installed as packages, so tests download nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class DuckDbError(Exception):
 
 
 class DuckDb:
-    """Reads tables one after the other; its process is started when it is needed, and again when it has ended."""
+    """Reads tables one after another; starts its process on first use and after a crash."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -58,7 +56,7 @@ class DuckDb:
             self._process = None
 
     def keys(self, table: Table) -> Keys:
-        """The columns ``pk`` and ``n`` of all rows, in order.
+        """The columns ``pk`` and ``n`` of all rows, sorted.
 
         Raises:
             DuckDbError: The table cannot be read.
@@ -69,7 +67,7 @@ class DuckDb:
         return in_order((pk, n) for pk, n in answer["rows"])
 
     def reads(self, original: Table, expected: Keys) -> bool:
-        """Whether DuckDB reads a table that Spark wrote, and so can judge what becomes of it."""
+        """Whether DuckDB reads a table that Spark wrote, and so can verify changes to it."""
         try:
             return not left_out(original) and self.keys(original) == expected
         except DuckDbError:
@@ -94,17 +92,17 @@ class DuckDb:
 
 
 def key_columns(rows: Iterable[Mapping[str, Any]]) -> Keys:
-    """What DuckDB is to find for these rows."""
+    """The result expected from DuckDB for these rows."""
     return in_order((row["pk"], row["n"]) for row in rows)
 
 
 def in_order(rows: Iterable[tuple[int, int | None]]) -> Keys:
-    """Rows to compare; null comes last."""
+    """Sorted rows, nulls last."""
     return sorted(rows, key=lambda row: (row[0], row[1] is None, row[1] or 0))
 
 
 def left_out(table: Table) -> bool:
-    """Whether a table has deletes on which DuckDB's word counts for nothing."""
+    """Whether a table is one of the cases that DuckDB does not read reliably."""
     if _retyped(table):
         return True
     snapshot = table.current_snapshot()
@@ -125,7 +123,7 @@ def _retyped(table: Table) -> bool:
 
 
 def _serve() -> None:
-    """Answer every location on a line of JSON; an error is the last answer, for a database that failed is of no use."""
+    """Print one line of JSON per location; stop after an error, since a failed database cannot be used again."""
     import duckdb
 
     settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "threads": "1"}

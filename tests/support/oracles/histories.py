@@ -1,9 +1,9 @@
-"""Random histories of a table, written as real files, and what a reader must see of them.
+"""Random histories of a table, written as real files, and the rows a reader must see.
 
 A history is a chain of commits: files appended under any spec, files removed, position deletes of both granularities,
-deletion vectors and equality deletes; and between them the schema, the spec and the format version change. Data files
-are Parquet by pyarrow, manifests and lists Avro by ``tests.support.tables.manifests``, the metadata JSON by hand: no
-writer of the package has a part in it. The truth about rows is kept aside as canonical Python values.
+deletion vectors and equality deletes; between them the schema, the spec and the format version change. Data files are
+Parquet by pyarrow, manifests and lists Avro by ``tests.support.tables.manifests``, the metadata JSON by hand: no writer
+of the package is used. The expected rows are kept as canonical Python values.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tests.support.oracles.statistics import Summary, weakened
 from tests.support.oracles.values import is_float, unscaled_of, values, written
 
 ROW_ID = 1
-"""Field id of the column that numbers the rows of the table."""
+"""Field id of the column with the row number."""
 
 TYPES: tuple[PrimitiveType, ...] = (
     BooleanType(),
@@ -93,7 +93,7 @@ PATH_ID, POSITION_ID = 2147483546, 2147483545
 
 @st.composite
 def histories(draw: st.DrawFn, root: Path, max_steps: int = 5) -> History:
-    """Any history, in a folder of its own."""
+    """Any history, in a new folder."""
     builder = _Builder(root / uuid.uuid4().hex, draw)
     builder.commit([builder.append])
     if builder.version > 1 and draw(st.booleans()):
@@ -107,7 +107,7 @@ def histories(draw: st.DrawFn, root: Path, max_steps: int = 5) -> History:
 
 
 class _Builder(HistoryFiles):
-    """The state of a table between two steps; every step draws what it does."""
+    """The state of a table between two steps; every step draws its change."""
 
     def __init__(self, folder: Path, draw: st.DrawFn) -> None:
         folder.mkdir(parents=True)
@@ -127,12 +127,12 @@ class _Builder(HistoryFiles):
         self.sequence, self.next_row, self.pools = 0, 0, dict[int, list[Any]]()
 
     def changes(self) -> list[Any]:
-        """What may become different before the next commit."""
+        """Possible schema, spec and format changes before the next commit."""
         spec = [self.change_spec, self.change_spec, self.drop_partitioning]
         return [*spec, self.change_schema, self.change_schema, self.upgrade]
 
     def parts(self) -> list[Any]:
-        """What may be part of the next commit."""
+        """Possible parts of the next commit."""
         possible = [self.append, self.append, self.append, self.remove]
         if self.version > 1:
             possible += [self.delete_positions, self.delete_keys, self.replace_rows]
@@ -140,7 +140,7 @@ class _Builder(HistoryFiles):
             possible += [self.delete_by_vector]
         return possible
 
-    # the table's shape
+    # schema, spec and format version
 
     def _schema(self, schema_id: int) -> Schema:
         return Schema(*self.columns, schema_id=schema_id)
@@ -167,13 +167,13 @@ class _Builder(HistoryFiles):
         self.specs[spec_id] = Spec(spec_id, tuple(kept))
 
     def drop_partitioning(self) -> None:
-        """As format 1 does it: the fields keep their places and are void, which partitions nothing."""
+        """As in format 1: the fields keep their positions and become void."""
         void, spec_id = pt.VoidTransform(), max(self.specs) + 1
         fields = self.spec.fields or (PartField(self._part_id(ROW_ID, void, []), ROW_ID, void),)
         self.specs[spec_id] = Spec(spec_id, tuple(replace(f, transform=void) for f in fields))
 
     def _part_id(self, source_id: int, transform: Any, kept: list[PartField]) -> int:
-        """By position as early tables count, or the id the same field had before, or a new one; once in every spec."""
+        """By position as in early tables, or the id the same field had before, or a new one; unique within a spec."""
         if self.positional_ids and self.version == 1:
             return 1000 + len(kept)
         before = [f for spec in self.specs.values() for f in spec.fields]
@@ -219,7 +219,7 @@ class _Builder(HistoryFiles):
     # commits
 
     def append(self) -> None:
-        """A few rows, one file per partition, under any spec whose columns are still there."""
+        """A few rows, one file per partition, under any spec whose source columns exist."""
         here = {column.field_id for column in self.columns}
         usable = [spec for spec in self.specs.values() if all(f.source_id in here for f in spec.fields)]
         spec = self.draw(st.sampled_from([*usable, self.spec]))
@@ -248,7 +248,7 @@ class _Builder(HistoryFiles):
         return self.draw(st.sampled_from(labels)) if len(labels) > 1 else labels[0]
 
     def _labels(self, part: PartField, row: Row) -> list[Any]:
-        """What writers may store, as far as a manifest has room for it."""
+        """Partition values that writers may store, if a manifest can hold them."""
         if isinstance(part.transform, pt.VoidTransform) or row[part.source_id] is None:
             return [None]
         type_ = self._type(part.source_id)
@@ -265,7 +265,7 @@ class _Builder(HistoryFiles):
         return type_
 
     def _data_file(self, spec: Spec, partition: tuple[Any, ...], rows: list[Row]) -> File:
-        """Columns of identity fields may be left to the partition value, as in folders of Hive tables."""
+        """Columns of identity fields may be missing in the file, as in Hive tables."""
         identities = {
             f.source_id: value
             for f, value in zip(spec.fields, partition, strict=True)
@@ -304,7 +304,7 @@ class _Builder(HistoryFiles):
         return path.as_uri()
 
     def _stats(self, types: dict[int, PrimitiveType], rows: list[Row]) -> dict[str, dict[int, Any]]:
-        """Statistics of a mode: all, counts, none, or weakened as careless writers leave them."""
+        """Statistics by mode: all, counts, none, or weakened."""
         mode = self.draw(st.sampled_from(("full", "full", "counts", "none", "weak")))
         maps: dict[str, dict[int, Any]] = {name: {} for name in _STAT_MAPS}
         for i, type_ in types.items() if mode != "none" else ():
@@ -313,9 +313,9 @@ class _Builder(HistoryFiles):
                 summary = self.draw(weakened(type_, summary))
             if mode == "counts":
                 summary = replace(summary, lower=None, upper=None)
-            said = {"value_counts": summary.rows, "null_value_counts": summary.nulls}
-            said |= {"nan_value_counts": summary.nans} if is_float(type_) else {}
-            for name, count in said.items():
+            counts = {"value_counts": summary.rows, "null_value_counts": summary.nulls}
+            counts |= {"nan_value_counts": summary.nans} if is_float(type_) else {}
+            for name, count in counts.items():
                 maps[name] |= {i: count} if count >= 0 else {}
             for name, bound in (("lower_bounds", summary.lower), ("upper_bounds", summary.upper)):
                 maps[name] |= {} if bound is None else {i: to_bytes(type_, bound)}
@@ -325,14 +325,14 @@ class _Builder(HistoryFiles):
         self.manifests.append(self.write_manifest(content, spec_id, [(1, file) for file in files]))
 
     def commit(self, parts: list[Any]) -> None:
-        """One snapshot of all that its parts add and remove, with one sequence number."""
+        """One snapshot with everything its parts add and remove, under one sequence number."""
         self.sequence += 1
         for part in parts:
             part()
         self.write_snapshot()
 
     def remove(self) -> None:
-        """Write the manifest of a data file anew, with the file gone."""
+        """Rewrite the manifest of a data file without the file."""
         there = [(m, f) for m in self.manifests if m.content == 0 for status, f in m.entries if status != 2]
         if not there:
             return
@@ -342,7 +342,7 @@ class _Builder(HistoryFiles):
         self.manifests = [again if m is manifest else m for m in self.manifests]
 
     def delete_positions(self) -> None:
-        """Positions in one file, named as such, or in files of one partition."""
+        """Position deletes of one file (with ``referenced_data_file``), or of files of one partition."""
         targets = self._targets()
         if not targets:
             return
@@ -361,7 +361,7 @@ class _Builder(HistoryFiles):
         self._add_delete(written_at, one, rows, types, stats, positions=tuple(positions))
 
     def _targets(self) -> list[File]:
-        """Data files to delete from, the latest ones as often as all others together."""
+        """Data files to delete from; half of the time one of the latest."""
         files = [f for m in self.manifests if m.content == 0 for status, f in m.entries if status != 2]
         return [f for f in files if f.sequence == self.sequence] or files if self.draw(st.booleans()) else files
 
@@ -390,12 +390,12 @@ class _Builder(HistoryFiles):
         self._add_delete(path.as_uri(), one, [], {}, {}, positions=tuple(positions), extra=extra)
 
     def replace_rows(self) -> None:
-        """Rows added and deleted by one commit, with one sequence number: by key no new row is, by position it is."""
+        """Add and delete rows in one commit: equality deletes do not apply to the new rows, position deletes do."""
         self.append()
         self.draw(st.sampled_from((self.delete_keys, self.delete_positions)))()
 
     def delete_keys(self) -> None:
-        """Keys deleted in one partition or, where a spec has none, everywhere."""
+        """Equality deletes in one partition, or global if the spec is unpartitioned."""
         targets = self._targets()
         if not targets:
             return

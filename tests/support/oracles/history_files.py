@@ -1,4 +1,4 @@
-"""What is true of a table whose files were made up: every row, what deletes it, and what a reader must see of it."""
+"""The expected content of a generated table: every row, the deletes that apply to it, and what a reader must return."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PartField:
 
 @dataclass(frozen=True)
 class Spec:
-    """A partition spec; its id need not follow that of the one before."""
+    """A partition spec; ids need not be consecutive."""
 
     spec_id: int
     fields: tuple[PartField, ...]
@@ -62,7 +62,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class File:
-    """A data or delete file with what a manifest says of it; ``rows`` are as stored, by field id."""
+    """A data or delete file with its manifest entry; ``rows`` are as stored, by field id."""
 
     path: str
     content: int
@@ -84,7 +84,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Files of one spec and kind, each with its status, as one commit wrote them."""
+    """Files of one spec and content with their status, as one commit wrote them."""
 
     content: int
     spec_id: int
@@ -95,7 +95,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The manifests of a commit and the schema it was made with."""
+    """The manifests of a commit and its schema."""
 
     snapshot_id: int
     schema: Schema
@@ -107,7 +107,7 @@ class Snapshot:
 
 @dataclass(frozen=True, repr=False)
 class History:
-    """A table on disk and all that is true of it; too much to be printed."""
+    """A table on disk and its expected content; its repr is short."""
 
     metadata: Path
     snapshots: tuple[Snapshot, ...]
@@ -115,11 +115,11 @@ class History:
     specs: dict[int, Spec]
 
     def rows(self, snapshot: Snapshot, file: File, schema: Schema) -> list[Row]:
-        """The rows of a file in the columns of a schema, deleted ones included."""
+        """The rows of a file in the columns of a schema, including deleted rows."""
         return [{f.field_id: _shown(file, row, f) for f in schema.fields} for row in file.rows]
 
     def live(self, snapshot: Snapshot, schema: Schema) -> Iterator[tuple[File, int, Row]]:
-        """Every row that is not deleted: its file, its position, its values."""
+        """Every live row: its file, position and values."""
         deletes = snapshot.files(1)
         for file in snapshot.files(0):
             gone = self._positions(file, deletes)
@@ -132,7 +132,7 @@ class History:
                     yield file, position, row
 
     def dataset(self, snapshot: Snapshot, schema: Schema) -> Dataset:
-        """All rows, deleted ones included, for drawing predicates."""
+        """All rows, including deleted rows, for drawing predicates."""
         rows = [row for file in snapshot.files(0) for row in self.rows(snapshot, file, schema)]
         return Dataset(schema, len(rows), {f.field_id: [row[f.field_id] for row in rows] for f in schema.fields}, {})
 
@@ -153,14 +153,14 @@ class History:
 
 
 def moved_partition(history: History, file: File, row: Row, spec_id: int) -> tuple[Any, ...]:
-    """The partition of a row of a file under a spec: what the file says where its spec has the field too."""
+    """The partition of a row under a spec, with the file's partition value where its spec has the field."""
     own = dict(zip(history.specs[file.spec_id].fields, file.partition, strict=True))
     fields = history.specs[spec_id].fields
     return tuple(own[part] if part in own else _told(history, file, row, part) for part in fields)
 
 
 def row_partition(history: History, file: File, row: Row, spec_id: int) -> tuple[Any, ...]:
-    """The partition that a row itself tells under a spec; old writers file times before 1970 one further on."""
+    """The partition of a row under a spec, from its values; old writers store times before 1970 one unit later."""
     return tuple(_told(history, file, row, part) for part in history.specs[spec_id].fields)
 
 
@@ -190,7 +190,7 @@ def code(partition: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(map(_identity, partition))
 
 
-# Manifests, manifest lists and the metadata file of a table that is made up, written without the package's help.
+# Manifests, manifest lists and the metadata file of a generated table, written without the package.
 
 
 _AVRO: dict[type[PrimitiveType], Any] = {
@@ -207,7 +207,7 @@ _AVRO: dict[type[PrimitiveType], Any] = {
 
 
 class HistoryFiles:
-    """The metadata of a table that grows: what the builder of a history knows of it, and how that is written."""
+    """The metadata of a growing table: the state of the builder and its serialization."""
 
     folder: Path
     draw: st.DrawFn
@@ -250,9 +250,9 @@ class HistoryFiles:
         return Manifest(content, spec_id, self.sequence, tuple(entries), listed)
 
     def _entry(self, writer: Writer, status: int, file: File) -> dict[str, Any]:
-        """Added files inherit what the list says, others say it themselves."""
+        """Added files inherit sequence numbers from the manifest list, others store them."""
         sequence = None if status == 1 else file.sequence
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "content": file.content if not file.keys else 2,
             "partition": {f"p{at}": value for at, value in enumerate(file.partition)},
             "record_count": len(file.rows),
@@ -260,7 +260,7 @@ class HistoryFiles:
             "file_sequence_number": sequence,
             "snapshot_id": None if status == 1 else 1,
         }
-        return writer.entry(file.path, status=status, **(said | file.stats | file.extra))
+        return writer.entry(file.path, status=status, **(fields | file.stats | file.extra))
 
     def _result_type(self, part: PartField) -> PrimitiveType:
         types = [column.field_type for s in self.schemas for column in s.fields if column.field_id == part.source_id]
@@ -291,7 +291,7 @@ class HistoryFiles:
         }
 
     def write_snapshot(self) -> None:
-        """Write the manifest list of all manifests there are."""
+        """Write the manifest list of all manifests."""
         number = len(self.snapshots) + 1
         path = self.folder / f"snap-{number}.avro"
         path.write_bytes(Writer(self.version).manifest_list([m.listed for m in self.manifests]))

@@ -1,4 +1,4 @@
-"""The judge: a predicate on one row of canonical Python values, evaluated the slow and obvious way.
+"""The oracle: slow and simple evaluation of a predicate on one row of canonical Python values.
 
 Spark's semantics: three-valued logic with ``None`` for NULL; NaN equals NaN and is above everything; -0.0 equals 0.0;
 strings are ordered by their UTF-8 bytes. Shares no code with the package beyond the nodes themselves.
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import VoidTransform
+from pyiceberg.transforms import VoidTransform, parse_transform
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 from floeplan.predicate import ir
@@ -31,7 +31,7 @@ ORDER = {
 
 
 def evaluate_row(expr: ir.IrExpr, row: Row) -> bool | None:
-    """TRUE, FALSE or None; an ``Opaque`` of the tests carries the IR it stands for."""
+    """TRUE, FALSE or None; an ``Opaque`` node of the tests holds the predicate it replaces."""
     if isinstance(expr, ir.TrueExpr):
         return True
     if isinstance(expr, ir.FalseExpr):
@@ -40,6 +40,10 @@ def evaluate_row(expr: ir.IrExpr, row: Row) -> bool | None:
         return None
     if isinstance(expr, ir.Opaque):
         return evaluate_row(expr.expression, row)
+    if isinstance(expr, ir.Transformed):
+        value = row[expr.column.field_id]
+        apply = parse_transform(expr.transform).transform(expr.column.type)
+        return evaluate_leaf(expr.leaf, None if value is None else apply(value))
     if isinstance(expr, ir.Not):
         inner = evaluate_row(expr.operand, row)
         return None if inner is None else not inner
@@ -84,7 +88,7 @@ def is_nan(value: Any) -> bool:
 
 
 def order_key(value: Any) -> Any:
-    """What rows are ordered by: NaN last among floats, text by its UTF-8 bytes."""
+    """Sort key: NaN last among floats, text by its UTF-8 bytes."""
     if isinstance(value, float):
         return (1, 0.0) if math.isnan(value) else (0, value)
     return value.encode() if isinstance(value, str) else value
@@ -96,7 +100,7 @@ TypedRow: TypeAlias = dict[str, Any]
 
 
 def partition_of(row: TypedRow, spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
-    """The partition tuple of a row under a spec, as texts: NaN equals itself, -0.0 is not 0.0."""
+    """The partition tuple of a row under a spec, as text: NaN equals itself, -0.0 differs from 0.0."""
     values = []
     for field in spec.fields:
         if isinstance(field.transform, VoidTransform):

@@ -1,8 +1,8 @@
-"""Statistics of containers of rows: exact ones, and the same after a careless writer has had them.
+"""Statistics of containers of rows: exact ones, and weakened ones.
 
-Whatever a writer may legally do is done here: bounds loosened, truncated or left out, counts left out, a NaN as upper
-bound, zeros with either sign. So are things only a broken writer does and that must not be believed: counts that
-exceed the rows, a lower bound above its upper.
+Weakened statistics contain everything a writer may legally do: bounds loosened, truncated or left out, counts left out,
+NaN as upper bound, zeros with either sign. They also contain faults of broken writers that must be ignored: counts that
+exceed the rows, a lower bound above its upper bound.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Summary:
-    """What a writer says of one column in one container."""
+    """Statistics of one column in one container."""
 
     rows: int
     nulls: int
@@ -43,7 +43,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: list[Any]) -> Summary:
-        """The whole truth."""
+        """Exact statistics of these values."""
         ordinary = sorted((v for v in values if v is not None and not is_nan(v)), key=order_key)
         nulls, nans = sum(v is None for v in values), sum(map(is_nan, values))
         return cls(len(values), nulls, nans, *((ordinary[0], ordinary[-1]) if ordinary else ()))
@@ -51,20 +51,20 @@ class Summary:
 
 @st.composite
 def containers(draw: st.DrawFn, size: int) -> list[range]:
-    """Consecutive cuts of the rows, some of them empty."""
+    """Consecutive slices of the rows, some of them empty."""
     cuts = sorted(draw(st.lists(st.integers(0, size), max_size=5)))
     return [range(a, b) for a, b in pairwise([0, *cuts, size])]
 
 
 def exact_table(data: Dataset, cut: list[range]) -> StatsTable:
-    """Tight statistics of every column."""
+    """Exact statistics of every column."""
     summaries = {column: _summaries(data, column, cut) for column in data.columns}
     return _table(cut, {c.field_id: column_stats(c.type, s) for c, s in summaries.items()})
 
 
 @st.composite
 def weakened_tables(draw: st.DrawFn, data: Dataset, cut: list[range]) -> StatsTable:
-    """Statistics as careless writers leave them; some columns have none, some have a bloom filter beside them."""
+    """Weakened statistics; some columns have none, some also have a bloom filter."""
     columns = {}
     for column in data.columns:
         if draw(st.integers(0, 7)):
@@ -84,7 +84,7 @@ def _summaries(data: Dataset, column: Column, cut: list[range]) -> list[Summary]
 
 
 def weakened(type_: PrimitiveType, exact: Summary) -> st.SearchStrategy[Summary]:
-    """The summary after up to three liberties were taken with it."""
+    """The summary after up to three weakenings."""
     liberties: list[Callable[[Summary], Summary]] = [
         lambda s: replace(s, rows=UNKNOWN),
         lambda s: replace(s, nulls=UNKNOWN),
@@ -114,7 +114,7 @@ def _as_is(summary: Summary) -> Summary:
 
 
 def _swapped(summary: Summary) -> Summary:
-    """A lower bound above its upper, which nobody may believe."""
+    """A lower bound above its upper bound, which must be ignored."""
     if summary.lower is None or summary.upper is None or order_key(summary.lower) == order_key(summary.upper):
         return summary
     return replace(summary, lower=summary.upper, upper=summary.lower)
@@ -140,7 +140,7 @@ def _other_zero(bound: Any) -> Any:
 
 
 def _cut_above(upper: Any) -> Any:
-    """The first character or byte, one up, as writers truncate an upper bound; nothing when there is no next one."""
+    """The first character or byte plus one, as writers truncate an upper bound; None if there is no next one."""
     if isinstance(upper, bytes):
         return bytes([upper[0] + 1]) if upper[0] < 255 else None
     following = ord(upper[0]) + 1
@@ -174,7 +174,7 @@ def bound(type_: PrimitiveType, values: list[Any]) -> Bound:
 
 @dataclass(frozen=True)
 class Probe:
-    """Bloom filters without false positives: per column and container the bit patterns that are there."""
+    """Bloom filters without false positives: the bit patterns by column and container."""
 
     patterns: dict[int, list[set[bytes]]] = field(default_factory=dict)
 
@@ -186,7 +186,7 @@ class Probe:
 
 
 def pattern(value: Any) -> bytes:
-    """What a filter would hash; the sign of a zero and the payload of a NaN are part of it."""
+    """The hashed bytes, including the sign of a zero and the payload of a NaN."""
     if is_nan(value):
         return b"nan with a payload of its own"
     return struct.pack("<d", value) if isinstance(value, float) else repr(value).encode()
@@ -201,7 +201,7 @@ def _patterns(data: Dataset, column: Column, cut: list[range]) -> list[set[bytes
 
 
 def assert_admits(stats: ColumnStats, containers: Sequence[int], values: Sequence[Any], type_: PrimitiveType) -> None:
-    """Each value lies in the container beside it; nulls, NaN and values outside the bounds must not be ruled out."""
+    """Assert that statistics admit each value in its container, nulls and NaN included."""
     lowers, uppers = listed(stats.lower), listed(stats.upper)
     for container, value in zip(containers, values, strict=True):
         if value is None:

@@ -100,7 +100,7 @@ def is_float(type_: PrimitiveType) -> bool:
 
 
 def edges(type_: PrimitiveType) -> tuple[Any, ...]:
-    """Values a column of the type is most likely to be got wrong at."""
+    """Edge cases of a type."""
     if type(type_) in LIMITS:
         low, high = LIMITS[type(type_)]
         return (low, low + 1, high - 1, high, *LANDMARKS.get(type(type_), (0, 1)))
@@ -126,7 +126,7 @@ def edges(type_: PrimitiveType) -> tuple[Any, ...]:
 
 
 def values(type_: PrimitiveType) -> st.SearchStrategy[Any]:
-    """Any value of the type, with a liking for the edges."""
+    """Any value of the type, edge cases preferred."""
     known = st.sampled_from(edges(type_)) | _ordinary(type_)
     return st.sampled_from(FLOATS) | known if is_float(type_) else known
 
@@ -156,7 +156,7 @@ def _ordinary(type_: PrimitiveType) -> st.SearchStrategy[Any]:
 
 
 def neighbours(type_: PrimitiveType, value: Any) -> list[Any]:
-    """Values right beside one, as far as the type has them; literals of float columns may be any double."""
+    """The adjacent values, if the type has them; literals of float columns may be any double."""
     if type(type_) in LIMITS:
         low, high = LIMITS[type(type_)]
         return [near for near in (value - 1, value + 1) if low <= near <= high]
@@ -184,7 +184,7 @@ def single(value: float) -> float:
 
 
 def decimal(unscaled: int, scale: int) -> Decimal:
-    """Exact at any number of digits, which arithmetic under the default context is not."""
+    """Exact for any number of digits, unlike arithmetic in the default context."""
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
@@ -195,10 +195,9 @@ def unscaled_of(value: Decimal, scale: int) -> int:
     return -number if sign else number
 
 
-# Partition values as writers store them: as the specification says, and with every fault known of one.
-#
-# An independent reference, the slow way: calendar arithmetic by the standard library, shifted by whole cycles of 400
-# years; hashes by PyIceberg; rounding toward zero and the loss of upper bits done the way the faulty code does them.
+# Partition values as writers store them: as specified, and with every known fault. A slow, independent reference:
+# calendar arithmetic by the standard library, shifted by whole cycles of 400 years; hashes by PyIceberg; rounding
+# toward zero and the loss of upper bits as in the faulty code.
 
 
 TIME = (pt.YearTransform(), pt.MonthTransform(), pt.DayTransform(), pt.HourTransform())
@@ -234,7 +233,7 @@ def unit_of(transform: Any, type_: PrimitiveType, value: int) -> int:
 
 
 def specified(transform: Any, type_: PrimitiveType, value: Any) -> Any:
-    """The partition value the specification asks for."""
+    """The partition value according to the specification."""
     if value is None or isinstance(transform, pt.IdentityTransform):
         return value
     if isinstance(transform, pt.BucketTransform):
@@ -250,14 +249,14 @@ def specified(transform: Any, type_: PrimitiveType, value: Any) -> Any:
 
 
 def toward_zero(transform: Any, type_: PrimitiveType, value: int) -> int:
-    """Whole units between 1970 and the value, as writers count that do not think of times before it."""
+    """Whole units between 1970 and the value, truncated toward zero: a fault of some writers before 1970."""
     unit = unit_of(transform, type_, value)
     on_the_boundary = unit_of(transform, type_, value - 1) != unit
     return unit if value >= 0 or on_the_boundary else unit + 1
 
 
 def iceberg_java(transform: Any, type_: PrimitiveType, value: int) -> int:
-    """Whole units between 1970 and the next tick, less one; the next tick forgets to carry into the second."""
+    """Whole units between 1970 and the next tick, minus one; the next tick does not carry into the second."""
     if value >= 0 or isinstance(type_, DateType):
         return unit_of(transform, type_, value)
     ticks = ticks_per_second(type_)
@@ -278,7 +277,7 @@ def written(transform: Any, type_: PrimitiveType, value: Any) -> list[Any]:
 
 
 def _fitting(transform: Any, type_: PrimitiveType, label: Any) -> list[Any]:
-    """What becomes of a label in its type: upper bits are lost, or not; of decimals only what can be stored."""
+    """The values a label can become in its type, with or without its upper bits; decimals only if they fit."""
     if isinstance(type_, StringType | BinaryType):
         return [label]
     result = transform.result_type(type_)

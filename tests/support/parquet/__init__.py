@@ -1,1 +1,1 @@
-"""Parquet files of several writers, footers made by hand, and what must be true of a file."""
+"""Parquet files of several writers, footers made by hand, and properties of files to compare."""

@@ -1,4 +1,4 @@
-"""Values and facts of Parquet files of any writer, to compare before and after a change."""
+"""Values and physical properties of Parquet files of any writer, to compare before and after a change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from floeplan.write.parquet_file import encoded_file
 
 
 def reach(table: pa.Table, leaf: LeafColumn) -> pa.Array:
-    """The values of a leaf inside structs, null where a struct around it is."""
+    """The values of a leaf inside structs, null where an enclosing struct is null."""
     array = table.column(leaf.path[0]).combine_chunks()
     for name in leaf.path[1:]:
         array = array.flatten()[array.type.get_field_index(name)]
@@ -54,7 +54,7 @@ def canonical(array: pa.Array, type_: PrimitiveType) -> list[Any]:
     return values
 
 
-# --- files as page copying reads them, and what must be the same before and after
+# --- files as page copying opens them, and the properties that must be preserved
 
 IO = PyArrowFileIO()
 
@@ -80,7 +80,7 @@ def opened(path: Path, **more: Any) -> OpenFile:
 
 
 def facts(source: ByteSource, footer: ParquetFooter) -> list[dict[str, Any]]:
-    """For every row group and column all that does not depend on where it is, and what its places point to."""
+    """For every row group and column: everything except offsets, and the bytes that offsets point to."""
     groups = range(footer.num_row_groups)
     pages = read_page_indexes(source, footer, footer.leaves, groups)
     found = []
@@ -116,7 +116,7 @@ def _bytes(source: ByteSource, at: Any, size: Any) -> bytes:
 
 
 def expected_facts(paths: list[Path]) -> list[dict[str, Any]]:
-    """Those of all files, their row groups counted on; row groups without rows are not counted."""
+    """The facts of all files, with consecutive row group numbers; empty row groups are left out."""
     found: list[dict[str, Any]] = []
     first = 0
     for path in paths:
@@ -135,7 +135,7 @@ def same_place(fact: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def columns_encoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The columns of joined row groups that were not made of their pages, once there are."""
+    """The columns that were encoded again when row groups were joined; filled while the test runs."""
     seen: set[str] = set()
 
     def spy(rows: pa.Table, *rest: Any) -> memoryview:

@@ -1,4 +1,4 @@
-"""Parquet files in memory, written by pyarrow with every liberty a writer has."""
+"""Parquet files in memory, written by pyarrow with any layout."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ FLOATS = [0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -1e30, 3e-40]
 
 
 def sample_table() -> pa.Table:
-    """All types the writers share, in three row groups' worth of rows, each column with nulls; ``nan`` only NaN."""
+    """All types that the writers share, rows for three row groups, nulls in each column; ``nan`` has only NaN."""
     rng = np.random.default_rng(7)
 
     def column(type_: pa.DataType, pick: Callable[[int], Any]) -> pa.Array:
@@ -112,7 +112,7 @@ def sample_table() -> pa.Table:
         return lambda i: Decimal((i % 2, tuple(map(int, str(most // (1 + i % 97)))), -scale))
 
     start = datetime(1900, 1, 1)
-    moments = [start + timedelta(days=37 * i, microseconds=i) for i in range(ROWS)]
+    timestamps = [start + timedelta(days=37 * i, microseconds=i) for i in range(ROWS)]
     columns = {
         "sorted": pa.array(range(ROWS), type=pa.int64()),
         "boolean": column(pa.bool_(), lambda i: i % 3 == 0),
@@ -128,7 +128,7 @@ def sample_table() -> pa.Table:
         "decimal_18": column(pa.decimal128(18, 5), decimal(18, 5)),
         "decimal_38": column(pa.decimal128(38, 10), decimal(38, 10)),
         "date": column(pa.date32(), lambda i: date(1600, 1, 1) + timedelta(days=100 * i)),
-        "timestamp": column(pa.timestamp("us"), lambda i: moments[i]),
+        "timestamp": column(pa.timestamp("us"), lambda i: timestamps[i]),
         "text": column(pa.string(), lambda i: LONG_TEXTS[i % 8] if i < 1500 else LONG_TEXTS[i % 4] + str(i)),
         "bytes": column(pa.binary(), lambda i: LONG_BYTES[i % 6]),
     }
@@ -137,7 +137,7 @@ def sample_table() -> pa.Table:
 
 
 def unsigned_table() -> pa.Table:
-    """Types outside Iceberg, for the writers that have them."""
+    """Types that Iceberg does not have, for writers that support them."""
     wide = [0, 1, 2**63 - 1, 2**63, 2**64 - 1]
     return pa.table(
         {
@@ -200,7 +200,7 @@ SPARK_OPTIONS = {
 
 
 def write_spark(table: pa.Table, folder: Path, spark: SparkSession, settings: str = "defaults") -> Path:
-    """One file, sorted, with bloom filters, row groups of 1000 rows and pages of 100; Spark knows no null type."""
+    """One sorted file with bloom filters, row groups of 1000 rows and pages of 100; Spark has no null type."""
     frame = spark.createDataFrame(table.drop_columns([f.name for f in table.schema if f.name == "nothing"])).coalesce(1)
     before = {name: spark.conf.get(name) for name in SPARK_OPTIONS[settings]}
     try:

@@ -1,4 +1,4 @@
-"""Parquet footers made by hand: what no writer at hand produces any more, or ever should."""
+"""Parquet footers made by hand, for layouts that no available writer produces."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def element(
 
 
 def logical(number: int, *details: tuple[int, int, Any]) -> bytes:
-    """A logical type: one field of the union, with its details."""
+    """A logical type: one field of the union with its parameters."""
     return encode_struct([(number, STRUCT, encode_struct(details))])
 
 
@@ -103,7 +103,7 @@ def file(
     rows: int | None = None,
     extra: Iterable[tuple[int, int, Any]] = (),
 ) -> bytes:
-    """A file of a body and a footer; row groups are (rows, chunks). Orders default to the standard for each column."""
+    """A file with a body and a footer; row groups are (rows, chunks). Column orders default to the standard order."""
     groups = [encode_struct([(1, LIST, (STRUCT, chunks)), (2, I64, 0), (3, I64, n)]) for n, chunks in row_groups]
     leaves = max((len(chunks) for _, chunks in row_groups), default=0)
     ordered = [TYPE_DEFINED_ORDER] * leaves if orders is None else orders

@@ -1,7 +1,7 @@
-"""One of everything on an evolved table: what must work whatever catalog, store and Spark there are.
+"""Every kind of operation on an evolved table, for any catalog, store and Spark.
 
-The table was made without partitions, then partitioned by region, then by day and bucket; a dictionary of rows is the
-judge. Functions take the session first and run in a process of their own (``tests.support.servers``).
+The table is created unpartitioned, then partitioned by region, then by day and bucket; results are compared with a
+dictionary of rows. Functions take the session first and run in a separate process (``tests.support.servers``).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _create(catalog: Catalog, name: str, version: int) -> Table:
 
 
 def change_everything(spark: SparkSession, properties: Mapping[str, str], version: int, path: str) -> None:
-    """Append, delete, update, merge, rewrite, upgrade; the rows are right after each, by every way to read."""
-    runner.LOCAL_BYTES = -1  # however little work there is, Spark does it
+    """Append, delete, update, merge, rewrite, upgrade; check the rows after each step in every read mode."""
+    runner.LOCAL_BYTES = -1  # run everything on Spark, whatever its size
     table, rows = evolved(properties, version)
     check(spark, table, rows, path)
     more = rows_of(range(200, 220))
@@ -93,7 +93,7 @@ def change_everything(spark: SparkSession, properties: Mapping[str, str], versio
 
 
 def check(spark: SparkSession, table: Table, rows: Rows, path: str) -> None:
-    """All rows as this process reads them and as Spark does, in the way it is expected to."""
+    """Compare all rows as read by this process and by Spark, which must use the expected read path."""
     expected = sorted(rows.values(), key=lambda row: row["id"])
     assert _sorted(fp.plan_scan(table.refresh(), options=QUIET).to_arrow()) == expected
     plan = fp.plan_read(spark, table, options=fp.ReadOptions(scan=QUIET))
@@ -102,7 +102,7 @@ def check(spark: SparkSession, table: Table, rows: Rows, path: str) -> None:
 
 
 def check_predicate(spark: SparkSession, table: Table, rows: Rows) -> None:
-    """The rows of a predicate, both ways, and of two reads that are joined."""
+    """Compare the rows of a predicate, read both ways, and of a join of two reads."""
     expected = sorted(i for i, row in rows.items() if row["region"] == "e" and i > 50)
     for path in ("auto", "arrow"):
         options = fp.ReadOptions(path=path, scan=QUIET)  # type: ignore[arg-type]
@@ -121,11 +121,11 @@ def _sorted(rows: pa.Table) -> list[dict[str, Any]]:
     return sorted(rows.select(SCHEMA.names).to_pylist(), key=lambda row: row["id"])
 
 
-# --- every way to read a table on Spark
+# --- every read API on Spark
 
 
 def read_every_way(spark: SparkSession, properties: Mapping[str, str]) -> None:
-    """The data source, what was appended and what changed, and metadata tables."""
+    """The data source, incremental reads, changelog reads and metadata tables."""
     table, rows = evolved(properties, 2)
     first = table.current_snapshot().snapshot_id  # type: ignore[union-attr]
     source = {"table": "core.v2", "catalog": "core", **{f"catalog.{key}": value for key, value in properties.items()}}
@@ -148,7 +148,10 @@ def read_every_way(spark: SparkSession, properties: Mapping[str, str]) -> None:
 
 def audit_reports(spark: SparkSession, folder: Path) -> list[str]:
     """The predicates an audit flags."""
-    reports = [own_report(leaf("eq", "user", value), kept=90, total=100, why="spread") for value in (7, 8)]
+    reports = [
+        own_report(leaf("eq", "user", value), kept=90, total=100, why="values are spread over all files")
+        for value in (7, 8)
+    ]
     place = write_lines(folder / "reports/scan.jsonl", reports)
     return [finding.filter for finding in audit(spark, str(place)).flagged]
 
@@ -157,7 +160,7 @@ def audit_reports(spark: SparkSession, folder: Path) -> list[str]:
 
 
 def seen_by_tasks(spark: SparkSession) -> tuple[bool, bool]:
-    """Whether tasks find the package, and whether they can load its compiled kernels."""
+    """Whether tasks can import the package, and whether they can load its compiled kernels."""
 
     def look(batches: Iterable[Any]) -> Iterator[Any]:
         from importlib import import_module
@@ -184,7 +187,7 @@ def read_in_tasks(spark: SparkSession, properties: Mapping[str, str]) -> list[in
 
 def appended_in_tasks(spark: SparkSession, properties: Mapping[str, str]) -> list[int]:
     """The ids of rows that Python tasks have written."""
-    runner.LOCAL_BYTES = -1  # however few rows there are
+    runner.LOCAL_BYTES = -1  # whatever the number of rows
     table, _ = evolved(properties, 2)
     fp.append(table, spark.range(1000, 1010, 1, 2))
     added = fp.plan_scan(table, "id >= 1000", options=QUIET).to_arrow(columns=["id"])
@@ -192,7 +195,7 @@ def appended_in_tasks(spark: SparkSession, properties: Mapping[str, str]) -> lis
 
 
 def failure(spark: SparkSession, properties: Mapping[str, str]) -> str:
-    """What is said when tasks lack what the package stands on."""
+    """The error when tasks lack a dependency of the package."""
     try:
         read_in_tasks(spark, properties)
     except fp.FloeplanError as error:

@@ -1,4 +1,4 @@
-"""Iceberg Java, reached through Spark's JVM: what it plans, and the deletes that Spark SQL cannot write."""
+"""Iceberg Java through Spark's JVM: planning, and deletes that Spark SQL cannot write."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def planned_files(
 
 
 def convert(spark: SparkSession, name: str, where: str) -> JavaExpression:
-    """The part of a predicate that Spark pushes down to Iceberg: a conjunct that cannot be converted stays behind."""
+    """The part of a predicate that Spark pushes down to Iceberg, without conjuncts that cannot be converted."""
     catalyst = spark._jvm.org.apache.spark.sql.execution.datasources.SparkExpressionConverter
     expressions = spark._jvm.org.apache.iceberg.expressions.Expressions
     pushed = expressions.alwaysTrue()
@@ -66,7 +66,7 @@ def _conjuncts(expression: Any) -> Iterator[Any]:
 
 
 def add_columns(spark: SparkSession, table: JavaTable, defaults: Mapping[str, int | str]) -> None:
-    """Add a column per entry, of its default's type."""
+    """Add a column per entry, with the type of its default."""
     package = spark._jvm.org.apache.iceberg
     update = table.updateSchema()
     for name, default in defaults.items():
@@ -83,9 +83,9 @@ def delete_equal(
     spec_id: int = 0,
     beside: str | None = None,
 ) -> None:
-    """Commit one equality delete file: rows equal to any of ``rows`` (null equals null) in its key columns go.
+    """Commit one equality delete file for ``rows`` (null equals null).
 
-    The delete is of the spec and partition of the data file ``beside``, or of the unpartitioned ``spec_id``.
+    The delete file has the spec and partition of the data file ``beside``, or the unpartitioned ``spec_id``.
     """
     columns = {name: table.schema().findField(name) for name in rows[0]}
     path = _write_keys(table, columns, rows)

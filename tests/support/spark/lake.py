@@ -1,6 +1,6 @@
 """A catalog that Iceberg's JdbcCatalog in Spark and PyIceberg's SqlCatalog open at the same time.
 
-Both keep their tables in the same SQLite file and find each other's because the catalog has the same name.
+Both use the same SQLite file and the same catalog name, so each sees the other's tables.
 """
 
 from __future__ import annotations
@@ -10,23 +10,28 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from pyiceberg.catalog.sql import SqlCatalog
 
 from scripts.fetch_jars import ensure_jars
+from tests.support.spark.daemon import DAEMON, ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "local"
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-"""For short jobs on little data: the second compiler and the parallel collector cost twice what all else does, and a
-code cache of the first compiler's usual size is swept all the time."""
+"""For short jobs on little data: the C2 compiler and the parallel collector would triple the CPU time, and the default
+code cache of C1 is too small.
+"""
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Without code generation: for a few hundred rows, compiling a query costs more than running it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """The folder holding the catalog's SQLite file and the warehouse."""
+    """The folder with the catalog's SQLite file and the warehouse."""
 
     home: Path
 
@@ -67,6 +72,12 @@ class Lake:
             f"{catalog}.jdbc.synchronous": "OFF",
             f"{catalog}.warehouse": self.warehouse.as_uri(),
             f"{catalog}.cache-enabled": "false",
+            **DAEMON,
+            # Outside of CI, which runs the queries as users do. Without the second setting of ``INTERPRETED``, which
+            # breaks the listing of tables.
+            **({} if os.environ.get("CI") else {"spark.sql.codegen.wholeStage": "false"}),
         }.items():
             builder = builder.config(key, value)
-        return builder.getOrCreate()
+        # The JVM's own environment, because the workers that plan a Python data source do not see `spark.executorEnv`.
+        with patch.dict(os.environ, {"PYTHONPATH": str(ROOT)}):
+            return builder.getOrCreate()

@@ -1,4 +1,4 @@
-"""The matrix: evolved tables written by Spark with Iceberg's own jar, and what Spark reads from them.
+"""The matrix: evolved tables written by Spark with Iceberg's own jar, and their rows as Spark reads them.
 
 Each table is built once per test run, by the first process that needs it; other processes register it in their
 catalogs. ``fork`` gives a test its own table to change. Names read chain, format version, deletes: ``voids_v1``,
@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.spark import iceberg_java
 from tests.support.spark import matrix_chains as chains
+from tests.support.spark.lake import INTERPRETED
 from tests.support.spark.matrix_chains import COLUMNS, batch
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ NAMESPACE = "matrix"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a table of the matrix comes about: a format version, a history, and how its rows are changed on the way."""
+    """How to build a table of the matrix: format version, history, and row-level changes."""
 
     version: int
     chain: Callable[[Builder], None]
@@ -43,12 +44,12 @@ class Recipe:
 
 def _recipes() -> dict[str, Recipe]:
     recipes = {}
-    for version in (1, 2, 3):
+    for version in (1, 2, 3, 4):
         recipes[f"evolving_v{version}"] = Recipe(version, chains.evolving, chains.rewritten, branches=True)
         recipes[f"voids_v{version}"] = Recipe(version, chains.voids, chains.rewritten)
         recipes[f"dropped_sources_v{version}"] = Recipe(version, chains.dropped_sources)
         recipes[f"truncations_v{version}"] = Recipe(version, chains.truncations)
-    for version in (2, 3):
+    for version in (2, 3, 4):
         recipes[f"gaps_v{version}"] = Recipe(version, chains.gaps)
         recipes[f"evolving_v{version}_equality"] = Recipe(version, chains.evolving, chains.by_equality)
         recipes[f"voids_v1_to_v{version}_equality"] = Recipe(1, chains.voids, chains.by_equality, upgrade=version)
@@ -57,14 +58,18 @@ def _recipes() -> dict[str, Recipe]:
         recipes[f"{name}_v2_position_file"] = Recipe(2, chain, chains.by_position_in_file)
         recipes[f"{name}_v2_position_partition"] = Recipe(2, chain, chains.by_position_in_partition)
         recipes[f"{name}_v3_vectors"] = Recipe(3, chain, chains.by_position_in_file)
-    for version in (1, 2, 3):
+        recipes[f"{name}_v4_vectors"] = Recipe(4, chain, chains.by_position_in_file)
+    for version in (1, 2, 3, 4):
         recipes[f"imported_v{version}"] = Recipe(version, chains.imported)
     recipes["imported_v2_position_file"] = Recipe(2, chains.imported, chains.by_position_in_file)
     recipes["defaults_v3"] = Recipe(3, chains.defaults)
     recipes["defaults_v3_vectors"] = Recipe(3, chains.defaults, chains.by_position_in_file)
+    recipes["defaults_v4_vectors"] = Recipe(4, chains.defaults, chains.by_position_in_file)
     recipes["voids_v1_to_v2_position_partition"] = Recipe(1, chains.voids, chains.by_position_in_partition, upgrade=2)
     recipes["voids_v1_to_v3_vectors"] = Recipe(1, chains.voids, chains.by_position_in_file, upgrade=3)
     recipes["evolving_v2_to_v3_vectors"] = Recipe(2, chains.evolving, chains.upgraded_to_vectors)
+    recipes["evolving_v3_to_v4_vectors"] = Recipe(3, chains.evolving, chains.upgraded_to_parquet_manifests)
+    recipes["voids_v1_to_v4_vectors"] = Recipe(1, chains.voids, chains.by_position_in_file, upgrade=4)
     recipes["evolving_v2_no_statistics"] = Recipe(
         2, chains.evolving, properties={"write.metadata.metrics.default": "none"}
     )
@@ -81,6 +86,7 @@ REPRESENTATIVES = frozenset(
         "evolving_v1",
         "evolving_v2_position_partition",
         "evolving_v2_to_v3_vectors",
+        "evolving_v3_to_v4_vectors",
         "voids_v1_to_v2_equality",
         "dropped_sources_v1",
         "truncations_v2",
@@ -97,22 +103,26 @@ NAMED = REPRESENTATIVES | {
     "evolving_v3_vectors",
     "voids_v1",
 }
-"""More tables that ``make test`` builds, for tests which name the few tables that they run on."""
+"""More tables that ``make test`` builds, for tests that name their tables."""
 BRANCH, TAG = "side", "start"
 
 
-def parametrized(names: Sequence[str] = TABLES, few: Collection[str] | None = None) -> list[ParameterSet]:
+def parametrized(
+    names: Sequence[str] = TABLES, few: Collection[str] | None = None, rest: pytest.MarkDecorator = pytest.mark.matrix
+) -> list[ParameterSet]:
     """Parameters for tests of these tables.
 
     ``make test`` runs the few that are given, else the representatives if all tables are named, else those in
-    ``NAMED``; ``make test-all`` runs all.
+    ``NAMED``; ``make test-all`` runs all but those of format 4, which ``make engines`` runs. The tables that ``make
+    test`` leaves out get the mark ``rest``.
     """
     wanted = few if few is not None else REPRESENTATIVES if names is TABLES else NAMED
-    return [pytest.param(name, marks=() if name in wanted else pytest.mark.matrix) for name in names]
+    marks = {name: pytest.mark.foreign if "_v4" in name else rest for name in names if name not in wanted}
+    return [pytest.param(name, marks=marks.get(name, ())) for name in names]
 
 
 class Builder:
-    """Carries out a recipe on one table."""
+    """Builds one table from its recipe."""
 
     def __init__(self, spark: SparkSession, name: str, recipe: Recipe) -> None:
         self.spark = spark
@@ -127,7 +137,7 @@ class Builder:
             self._branch()
 
     def change_rows(self) -> None:
-        """Upgrade the format and delete rows, if that is in the recipe."""
+        """Upgrade the format and delete rows, if the recipe says so."""
         if self._recipe.upgrade is not None:
             self.set({"format-version": str(self._recipe.upgrade)})
         if self._recipe.change is not None:
@@ -155,7 +165,7 @@ class Builder:
             self.sql(f"ALTER TABLE {{t}} {change}")
 
     def fill(self, **expressions: str) -> None:
-        """From now on fill these columns with expressions over a batch, instead of with the column of the same name."""
+        """Fill these columns with expressions over a batch instead of the column of the same name."""
         self._filled |= expressions
 
     def write(self, number: int, spec_id: int | None = None, branch: str | None = None) -> None:
@@ -170,13 +180,13 @@ class Builder:
         writer.append()
 
     def add_files(self, number: int, partitioned_by: str) -> None:
-        """Let the table take in the files of a folder that Spark wrote without knowing of Iceberg."""
+        """Add the files of a folder that Spark wrote as plain Parquet."""
         folder = f"{self._java().location()}/imported-{number}"
         self.spark.table(_view(self.spark, number)).write.partitionBy(partitioned_by).parquet(folder)
         self.sql(f"CALL local.system.add_files(table => '{{t}}', source_table => '`parquet`.`{folder}`')")
 
     def add_columns(self, **defaults: int | str) -> None:
-        """Add columns with an initial default, which Spark SQL cannot."""
+        """Add columns with an initial default, which Spark SQL does not support."""
         iceberg_java.add_columns(self.spark, self._java(), defaults)
 
     def expire_and_clean(self) -> None:
@@ -208,11 +218,10 @@ class Builder:
 
 @contextmanager
 def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Without code generation: for a few hundred rows compiling costs more than it saves."""
-    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    before = {key: spark.conf.get(key) for key in settings}
+    """Disable code generation."""
+    before = {key: spark.conf.get(key) for key in INTERPRETED}
     try:
-        for key, value in settings.items():
+        for key, value in INTERPRETED.items():
             spark.conf.set(key, value)
         yield
     finally:
@@ -229,7 +238,7 @@ def _view(spark: SparkSession, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MatrixTable:
-    """A built table and Spark's truth about it."""
+    """A built table and its content according to Spark."""
 
     spark: SparkSession
     name: str
@@ -266,8 +275,8 @@ class MatrixTable:
     ) -> dict[str, list[int]]:
         """The ``pk`` of the rows for which each predicate is TRUE.
 
-        The predicates are projected, not filtered by: nothing is pushed down, so no pruning fault of Spark's, of
-        Iceberg's or of the Parquet reader's can hide a row.
+        The predicates are projected instead of filtered by: nothing is pushed down, so no pruning bug of Spark, Iceberg
+        or the Parquet reader can hide a row.
         """
         answers = [f"({text}) IS TRUE AS p{i}" for i, text in enumerate(predicates)]
         with interpreted(self.spark):
@@ -276,7 +285,7 @@ class MatrixTable:
         return {text: sorted(keys.filter(answered[f"p{i}"]).to_pylist()) for i, text in enumerate(predicates)}
 
     def filtered(self, where: str) -> list[int]:
-        """The ``pk`` of the rows Spark returns when it filters, with all that Spark prunes wrongly."""
+        """The ``pk`` of the rows Spark returns when it filters, including Spark's pruning bugs."""
         return sorted(self.spark.table(self.name).where(where).toArrow()["pk"].to_pylist())
 
     def kept_files(self, where: str) -> set[str]:
@@ -284,7 +293,7 @@ class MatrixTable:
         return iceberg_java.planned_files(self.spark, self.java(), iceberg_java.convert(self.spark, self.name, where))
 
     def file_of_rows(self) -> dict[int, set[str]]:
-        """For each ``pk`` the data files its live rows are in."""
+        """The data files of the live rows of each ``pk``."""
         found: dict[int, set[str]] = {}
         for pk, path in self.spark.table(self.name).selectExpr("pk", "_file").collect():
             found.setdefault(pk, set()).add(path)
@@ -296,7 +305,7 @@ class MatrixTable:
 
 
 class Matrix:
-    """The tables of one Spark session, built when first asked for unless another process of the run has."""
+    """The tables of one Spark session, built on first use unless another process of the run has built them."""
 
     def __init__(self, spark: SparkSession, run: Path) -> None:
         self.spark = spark
@@ -305,14 +314,14 @@ class Matrix:
         self._forks = 0
 
     def table(self, name: str) -> MatrixTable:
-        """The shared table of this name; not to be changed."""
+        """The shared table of this name; tests must not change it."""
         if name not in self._built:
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS local.{NAMESPACE}")
             self._built[name] = self._made(MatrixTable(self.spark, f"local.{NAMESPACE}.{name}", RECIPES[name]), name)
         return self._built[name]
 
     def _made(self, table: MatrixTable, note: str) -> MatrixTable:
-        """Build the table and note where its metadata is, or register what another process built; one at a time."""
+        """Build the table and record its metadata location, or register what another process built; under a lock."""
         with (self._run / note).open("a+") as noted:
             fcntl.flock(noted, fcntl.LOCK_EX)
             noted.seek(0)
@@ -331,9 +340,9 @@ class Matrix:
         self.spark.sql(f"CALL local.system.register_table(table => '{name}', metadata_file => '{metadata}')")
 
     def fork(self, name: str) -> MatrixTable:
-        """A table with the same history for a test to change: registered from the same metadata file.
+        """A table with the same history that a test may change: registered from the same metadata file.
 
-        The fork shares the location and the files of the shared table: a test may commit to it, not remove its files.
+        The fork shares location and files with the original: a test may commit to it, but not remove files.
         """
         shared = self.table(name)
         self._forks += 1

@@ -1,7 +1,7 @@
-"""The histories of the peer matrix: what each table went through, told to a ``Builder``.
+"""The histories of the matrix tables, as calls of a ``Builder``.
 
-A chain says where its rows are changed (``change_rows``): once files of several specs are there. Where Iceberg 1.12
-refuses a step, the chain goes round it and says so.
+A chain calls ``change_rows`` once it has files of several specs. Where Iceberg 1.12 rejects a step, the chain avoids it
+and a comment names the reason.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ LAST_BATCH = 9
 
 
 def rewritten(table: Builder) -> None:
-    """Copy-on-write: one file is replaced, so the metadata holds DELETED and EXISTING entries."""
+    """Copy-on-write: one file is replaced, so manifests contain DELETED and EXISTING entries."""
     table.sql("DELETE FROM {t} WHERE pk = 1003")
 
 
 def by_position(table: Builder, granularity: str) -> None:
-    """Two deletes and an update over files of every spec, then rows that none of them concerns."""
+    """Two deletes and an update over files of every spec, then an append they do not apply to."""
     table.set(MERGE_ON_READ | {"write.delete.granularity": granularity})
     table.sql("DELETE FROM {t} WHERE pk % 5 = 1")
     table.sql("UPDATE {t} SET flag = NOT flag WHERE pk % 7 = 2")
@@ -57,10 +57,18 @@ def upgraded_to_vectors(table: Builder) -> None:
     table.sql("DELETE FROM {t} WHERE pk = 9019")
 
 
-def by_equality(table: Builder) -> None:
-    """Global deletes, and deletes of one partition in every partitioned spec; then deleted keys are inserted again.
+def upgraded_to_parquet_manifests(table: Builder) -> None:
+    """Deletion vectors in Avro manifests from format 3, then more in Parquet manifests beside them."""
+    by_position(table, "file")
+    table.set({"format-version": "4"})
+    table.sql("DELETE FROM {t} WHERE pk % 5 = 3 AND pk < 3000")
+    table.sql("UPDATE {t} SET flag = NOT flag WHERE pk % 11 = 4")
 
-    Keys: one column, two columns, null keys, keys no row has. A delete never touches rows written after it.
+
+def by_equality(table: Builder) -> None:
+    """Global deletes and deletes of one partition in every partitioned spec; then insert deleted keys again.
+
+    Keys: one column, two columns, null keys, keys without rows. A delete does not apply to rows written later.
     """
     table.delete_equal([{"id": -4}, {"id": 3}, {"id": None}])
     table.delete_equal([{"region": "eu", "id": 1}, {"region": None, "id": 11}, {"region": "nowhere", "id": 1}])
@@ -138,13 +146,13 @@ def batch(number: int, rows: int = ROWS) -> pa.Table:
 
 def _row(number: int, i: int) -> dict[str, object]:
     k = number * ROWS + i
-    moment = _moment(number, i)
-    local = _moment(number, i + 3)
+    timestamp = _timestamp(number, i)
+    local = _timestamp(number, i + 3)
     return {
         "pk": number * 1000 + i,
         "id": None if i == 11 else (2**40 + k if i == 12 else k // 2 - 4),
         "region": REGIONS[_cluster(number, i) % len(REGIONS)],
-        "ts": moment and moment.replace(tzinfo=UTC),
+        "ts": timestamp and timestamp.replace(tzinfo=UTC),
         "ts_ntz": local,
         "day": local and (date(1969, 12, 30) + timedelta(days=i % 4) if i % 5 == 0 else local.date()),
         "v": math.nan if number == 1 and i < 8 else (DOUBLES[i % 9] if i % 2 else k * 0.5),
@@ -161,12 +169,12 @@ def _row(number: int, i: int) -> dict[str, object]:
 
 
 def _cluster(number: int, i: int) -> int:
-    """Neighbouring rows mostly share a value, so that a partition has a few rows."""
+    """Adjacent rows mostly share a value, so that a partition has a few rows."""
     return number + i // 5
 
 
-def _moment(number: int, i: int) -> datetime | None:
-    """Odd batches write a new day, with late rows; even batches walk through the awkward moments."""
+def _timestamp(number: int, i: int) -> datetime | None:
+    """Odd batches write a new day with late rows; even batches iterate over edge-case timestamps."""
     if number % 2 and i % 4:
         return datetime(2024, 3, 1 + number, i % 24, 0, i)
     return TIMES[(i // 2) % len(TIMES)]
@@ -216,7 +224,7 @@ def evolving(table: Builder) -> None:
 
 
 def voids(table: Builder) -> None:
-    """Fields come, go and come back: format 1 leaves voids, even a spec of nothing else, others return to spec 0."""
+    """Fields are added, removed and added again: format 1 leaves void fields, other formats return to spec 0."""
     table.create()
     table.write(0)
     table.alter("ADD PARTITION FIELD region")
@@ -238,8 +246,8 @@ def dropped_sources(table: Builder) -> None:
 
     Rows are deleted before the columns go: with the identity source of an old spec gone, Spark's merge-on-read commands
     fail ("Cannot find field 1000: region: optional unknown"). In format 1 a dropped field stays as a void on a column
-    that is no more, and Iceberg 1.12 cannot write to such a spec ("Cannot build accessor for field"): there the later
-    batches go to the unpartitioned spec 0.
+    that no longer exists, and Iceberg 1.12 cannot write to such a spec ("Cannot build accessor for field"): there later
+    batches use the unpartitioned spec 0.
     """
     late = 0 if table.version == 1 else None
     table.create(COLUMNS | {"id": "INT"})
@@ -300,7 +308,7 @@ def truncations(table: Builder) -> None:
 
 
 def imported(table: Builder) -> None:
-    """Files of a Hive-style folder taken in as they are: no field ids, INT96 times, no column for the partition."""
+    """Files of a Hive-style folder added unchanged: no field ids, INT96 timestamps, no partition column."""
     table.create()
     table.alter("ADD PARTITION FIELD region")
     table.add_files(1, partitioned_by="region")
@@ -326,7 +334,7 @@ def defaults(table: Builder) -> None:
 
 
 def gaps(table: Builder) -> None:
-    """Spec ids with gaps and not starting at 0: specs and schemas nothing refers to are cleaned from the metadata."""
+    """Spec ids with gaps that do not start at 0: unreferenced specs and schemas are removed from the metadata."""
     table.create()
     table.alter("ADD PARTITION FIELD region", "ADD PARTITION FIELD bucket(4, id) AS id_bucket")
     table.write(0)

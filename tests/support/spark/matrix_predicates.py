@@ -1,4 +1,4 @@
-"""Spark-SQL predicates for the tables of the peer matrix: every column, every transform, every operator.
+"""Spark SQL predicates for the matrix tables: every column, every transform, every operator.
 
 ``{c}`` stands for the column; a table gets the predicates of the columns it has now, under the names they have now.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MatrixPredicate:
-    """A predicate, and whether it computes with columns: then statistics know little of it."""
+    """A predicate, and whether it uses expressions over columns, which statistics rarely decide."""
 
     text: str
 
@@ -182,9 +182,9 @@ MATCHES: dict[str, dict[str, list[int]]] = {}
 
 
 def chosen_predicates(made: MatrixTable) -> list[str]:
-    """All predicates for the tables that stand for a chain; for the others a sixth, a different one for each.
+    """All predicates for the representative tables, a different sixth for each of the others.
 
-    With ``FLOEPLAN_FUZZ_SECONDS`` all for all.
+    With ``FLOEPLAN_FUZZ_SECONDS`` all predicates for all tables.
     """
     texts = [predicate.text for predicate in predicates(made.columns)]
     name = made.identifier.split(".")[1]
@@ -198,19 +198,19 @@ def load(made: MatrixTable, catalog: SqlCatalog) -> Table:
 
 
 def canonical(rows: pa.Table) -> list[str]:
-    """Rows as a sorted list of texts: NaN equals itself, -0.0 is not 0.0."""
+    """Rows as a sorted list of texts: NaN equals itself, -0.0 differs from 0.0."""
     return sorted(map(repr, rows.select(sorted(rows.column_names)).to_pylist()))
 
 
 def true_rows(made: MatrixTable) -> list[str]:
-    """What Iceberg's Spark reader shows of a table that nobody changes; asked once."""
+    """The rows of an unchanged table according to Iceberg's Spark reader; cached."""
     if made.identifier not in ROWS:
         ROWS[made.identifier] = canonical(made.rows())
     return ROWS[made.identifier]
 
 
 def true_matches(made: MatrixTable) -> dict[str, list[int]]:
-    """The rows of the chosen predicates, asked once."""
+    """The rows of the chosen predicates; cached."""
     if made.identifier not in MATCHES:
         MATCHES[made.identifier] = made.matches(chosen_predicates(made))
     return MATCHES[made.identifier]

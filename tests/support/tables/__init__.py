@@ -1,1 +1,1 @@
-"""Small tables: real ones with rows, and tables of metadata alone."""
+"""Small tables, with data files or with metadata only."""

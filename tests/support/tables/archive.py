@@ -1,8 +1,8 @@
-"""Two large tables made of metadata alone; small ones of the second kind can have real files.
+"""Two large metadata-only tables; small tables of the second kind can have real files.
 
-``write_evolved_archive``: events whose partitioning changed twice, identity(region) → day(ts) + bucket(8, id) →
+``write_evolved_archive``: events whose partition spec changed twice, identity(region) → day(ts) + bucket(8, id) →
 month(ts), for measuring planning. ``write_artemis_archive``: telemetry of many missions, one partition per mission and
-day, one manifest per commit, on which the pruning pyramid of the three passes can be seen.
+day, one manifest per commit, to show the pruning pyramid of the three passes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 
-# Write manifests, a manifest list and a metadata file (format v2) of a table without data files. Planning reads nothing
-# else. The same calls give the same bytes.
+# Write manifests, a manifest list and a metadata file (format 2) of a table without data files. Planning reads nothing
+# else. The output is deterministic.
 
 
 FIRST_SNAPSHOT_ID = 1_000_000
@@ -57,7 +57,7 @@ class FileEntry:
 
 @dataclass(slots=True)
 class MetadataWriter:
-    """Collects manifests, each as if a commit of its own had written it; ``finish`` makes the table."""
+    """Collects manifests, each from its own commit; ``finish`` writes the table."""
 
     root: Path
     schema: Schema
@@ -88,7 +88,7 @@ class MetadataWriter:
         self._listed.append(replace(written, sequence_number=number, min_sequence_number=number))
 
     def finish(self) -> Path:
-        """Write the manifest list, newest manifest first, and the metadata file, whose path is returned."""
+        """Write the manifest list, newest manifest first, and the metadata file; returns its path."""
         last = len(self._listed)
         snapshot_id = FIRST_SNAPSHOT_ID + last
         manifest_list = self._new(f"snap-{snapshot_id}.avro")
@@ -100,7 +100,7 @@ class MetadataWriter:
         return path
 
     def _new(self, name: str) -> Path:
-        """A metadata file to be written; one that an earlier run has left is removed."""
+        """The path of a new metadata file; an existing file is removed."""
         path = self.root / "metadata" / name
         path.unlink(missing_ok=True)
         return path
@@ -136,7 +136,7 @@ class MetadataWriter:
 
 
 def _columns(files: Sequence[FileEntry], spec: PartitionSpec, sequence_number: int) -> dict[str, pa.Array]:
-    """The files as columns of entries; the sequence number of a deleted file is its own, others inherit it."""
+    """The files as entry columns; deleted files have an explicit sequence number, others inherit it."""
     own = [sequence_number if file.deleted else None for file in files]
     columns = {
         "spec_id": [spec.spec_id] * len(files),
@@ -213,9 +213,8 @@ _MICROS_PER_DAY = 86_400_000_000
 def write_evolved_archive(root: Path, manifests: int = 4000, entries: int = 100, days: int = EVENT_DAYS) -> Path:
     """Write the events table; returns the path of its metadata file.
 
-    Manifests follow each other in time and a third of them belongs to each spec. ``amount`` says nothing of time: one
-    file in a hundred may hold values in any interval of ten out of its range of 0 to 1000. One entry in two hundred is
-    of a deleted file.
+    Manifests are in time order; each spec has a third of them. ``amount`` is independent of time: one file in 100 may
+    hold values in any interval of 10 out of the range 0 to 1000. One entry in 200 is of a deleted file.
     """
     writer = MetadataWriter(root, EVENTS, EVENT_SPECS)
     micros_per_manifest = days * _MICROS_PER_DAY // manifests
@@ -280,8 +279,8 @@ def write_artemis_archive(
 ) -> Path:
     """Write the telemetry table; returns the path of its metadata file.
 
-    Every day brings one commit per group of missions, sorted by name. One file of each partition arrives a day late, so
-    a week of one mission is in eight manifests. Real files have a few rows in eight row groups, sorted by voltage.
+    Every day has one commit per group of missions, sorted by name. One file of each partition is committed a day late,
+    so a week of one mission is in eight manifests. Real files have a few rows in eight row groups, sorted by voltage.
     """
     writer = MetadataWriter(root, TELEMETRY, [TELEMETRY_SPEC])
     names = mission_names(missions)
@@ -297,7 +296,7 @@ def write_artemis_archive(
 
 
 def mission_names(missions: int) -> list[str]:
-    """The missions in the order of their names."""
+    """The mission names, sorted."""
     return sorted(f"apollo-{number}" for number in range(1, missions + 1))
 
 
@@ -321,7 +320,7 @@ def _telemetry_file(root: Path, mission: str, day: int, at: int) -> FileEntry:
 
 
 def _with_rows(file: FileEntry) -> FileEntry:
-    """The same file, there for real: its rows keep to its bounds, but the voltage has a range of its own."""
+    """Write the file; its rows are within its bounds, except that the voltage has its own range."""
     rows = ROW_GROUPS * ROWS_PER_ROW_GROUP
     (mission, _), (first, last), (payload, _), (sensor, _), (seed, _) = file.bounds.values()
     low, high = struct.unpack("<qq", first + last)

@@ -1,7 +1,7 @@
-"""Small real tables and the four kinds of change to them, planned on the table as it is and committed later.
+"""Small real tables and four kinds of changes, planned on the current table and committed later.
 
-A table has rows ``(id, part)`` in files of ten, one a region. What an operation does to rows is also said in plain
-Python (``Write.of_rows``), so that any serial order of operations has an expected outcome.
+A table has rows ``(id, part)`` in files of ten rows, one file per part. Each operation also has its effect on rows in
+plain Python (``Write.of_rows``), so that any serial order of operations has an expected result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.conversions import to_bytes
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
@@ -44,6 +45,7 @@ from floeplan.transaction.change import (
 )
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.metadata_json import writable_metadata
+from floeplan.transaction.upgrade_format import upgrade_format
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import merge_positions, write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget
@@ -57,12 +59,12 @@ NO_WAITING = Timing(clock=lambda: 0.0, sleep=lambda _: None, chance=lambda: 0.5)
 
 
 def patient(**options: Any) -> CommitOptions:
-    """Options under which nothing waits."""
+    """Options without a wait between retries."""
     return CommitOptions(**{"timing": NO_WAITING, "owns_files": True} | options)
 
 
 def no_retry(**options: Any) -> CommitOptions:
-    """Options under which the first refusal is the last."""
+    """Options without retries."""
     return patient(retry=RetryPolicy(retries=0), **options)
 
 
@@ -81,11 +83,21 @@ def open_catalog(folder: Path) -> SqlCatalog:
     return catalog
 
 
-def create_table(catalog: SqlCatalog, version: int = 2, rows: Rows | None = None, name: str = "db.t") -> Table:
-    """A table partitioned by ``part`` with files of ten rows: ids 0–29 unless others are given."""
-    properties = {"format-version": str(version)}
+def empty_table(
+    catalog: SqlCatalog, version: int, name: str, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
+) -> Table:
+    """PyIceberg creates no tables of format 4: they are upgraded."""
+    properties = {"format-version": str(min(version, 3))}
     with writable_metadata(catalog._load_file_io()):
-        table = catalog.create_table(name, SCHEMA, partition_spec=SPEC, properties=properties)
+        table = catalog.create_table(name, SCHEMA, partition_spec=spec, properties=properties)
+    if version > 3:
+        upgrade_format(table, version)
+    return table
+
+
+def create_table(catalog: SqlCatalog, version: int = 2, rows: Rows | None = None, name: str = "db.t") -> Table:
+    """A table partitioned by ``part`` with files of ten rows; ids 0–29 by default."""
+    table = empty_table(catalog, version, name, SPEC)
     start = rows_of(0, 10, "a") + rows_of(10, 20, "b") + rows_of(20, 30, "a") if rows is None else rows
     for at in range(0, len(start), 10):
         table = commit_change(table, append(table, start[at : at + 10])).table
@@ -93,7 +105,7 @@ def create_table(catalog: SqlCatalog, version: int = 2, rows: Rows | None = None
 
 
 def read_rows(table: Table, ref: str | None = None) -> Rows:
-    """The rows of the table, as the catalog has it now."""
+    """The rows of the current version of the table in the catalog."""
     newest = table.catalog.load_table(table.name())
     found = plan_scan(newest, ref=ref, options=NO_SCAN_EXTRAS).to_arrow().to_pylist()
     return sorted((row["id"], row["part"]) for row in found)
@@ -123,7 +135,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Write:
-    """One kind of operation: how it is planned, and what it does to rows."""
+    """A kind of operation: how it is planned, and its effect on rows."""
 
     name: str
     plan: Callable[[Table, IsolationLevel], Planned]
@@ -149,17 +161,17 @@ def copy_on_write_delete(where: str, matches: Matches) -> Write:
 
 
 def copy_on_write_update(where: str, matches: Matches, part: str) -> Write:
-    """Files with matching rows are replaced by files in which those have another part."""
+    """Files with matching rows are replaced by files in which these rows have another part."""
     return _copy_on_write("update", where, lambda row: [(row[0], part)] if matches(row) else [row])
 
 
 def merge_on_read_delete(where: str, matches: Matches) -> Write:
-    """Deletion vectors in format 3, position delete files before."""
+    """Deletion vectors in format 3, position delete files in format 2."""
     return _merge_on_read("delete", where, matches, lambda row: [])
 
 
 def merge_on_read_update(where: str, matches: Matches, part: str) -> Write:
-    """Matching rows are deleted likewise and written anew with another part."""
+    """Matching rows are deleted in the same way and written again with another part."""
     return _merge_on_read("update", where, matches, lambda row: [(row[0], part)])
 
 
@@ -207,7 +219,7 @@ def _merge_on_read(command: Command, where: str, matches: Matches, becomes: Call
 
 
 def replacing(where: str) -> Write:
-    """All files that may match become one file a partition, their deletes applied."""
+    """All files that may match are replaced by one file per partition, with deletes applied."""
 
     def plan(table: Table, isolation: IsolationLevel) -> Planned:
         files = plan_scan(table, where, options=NO_SCAN_EXTRAS).files
@@ -250,33 +262,33 @@ def _files(table: Table) -> Iterator[tuple[str, Rows]]:
 
 
 def _positions(table: Table, path: str, matches: Callable[[tuple[int, str]], bool]) -> Any:
-    """Matching rows of a data file, deleted or not."""
+    """Positions of matching rows of a data file, deleted or not."""
     with table.io.new_input(path).open() as stream:
         rows = pq.read_table(stream).to_pylist()
     return np.array([at for at, row in enumerate(rows) if matches((row["id"], row["part"]))], dtype=np.int64)
 
 
 def _deleted(table: Table, file: FileScan) -> Any:
-    """Rows of a data file that are deleted already."""
+    """Positions of a data file that are already deleted."""
     rows = FileRows(TableRows.of(table, table.schema()))
     parts = [merge_positions(rows.positions(delete, file.path)) for delete in file.deletes]
     return np.array(sorted(merge_positions(*parts)), dtype=np.int64)
 
 
 def fork(table: Table, name: str) -> Table:
-    """Another table that begins with the same metadata and files, and goes its own way from there."""
+    """A new table with the same metadata and files, which can be changed independently."""
     return table.catalog.register_table(name, table.metadata_location)
 
 
 def files_under(table: Table) -> set[str]:
-    """All files at the location of the table, as it names them."""
+    """All files at the location of the table, as paths in its metadata."""
     home = table.location()
     folder = Path(home.removeprefix("file://"))
     return {f"{home}/{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file()}
 
 
 def reachable(table: Table) -> set[str]:
-    """All files that the table, as the catalog has it now, refers to, itself or through any of its snapshots."""
+    """All files that the current metadata and any of its snapshots refer to."""
     newest = table.catalog.load_table(table.name())
     metadata = newest.metadata
     found = {newest.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
@@ -288,15 +300,15 @@ def reachable(table: Table) -> set[str]:
 
 
 def leftovers(table: Table) -> set[str]:
-    """Files at the location of the table that nothing refers to."""
+    """Unreferenced files at the location of the table."""
     return files_under(table) - reachable(table)
 
 
 class Unreliable(SqlCatalog):
-    """A catalog that misbehaves as the test says, the n-th commit as the n-th of ``faults`` says.
+    """A catalog with faults: the n-th commit gets the n-th of ``faults``.
 
-    A fault is an exception to be raised before the commit is applied, or one in a tuple to be raised after it; ``None``
-    is no fault. ``unreachable`` makes loading fail that many times once a commit was asked for.
+    An exception is raised before the commit is applied, an exception in a tuple after it; ``None`` is no fault.
+    ``unreachable`` is the number of table loads that fail after a commit.
     """
 
     faults: list[Exception | tuple[Exception] | None]
@@ -323,14 +335,14 @@ class Unreliable(SqlCatalog):
 
 
 def unreliable(table: Table, *faults: Exception | tuple[Exception] | None, unreachable: int = 0) -> Table:
-    """The same table through a catalog with faults."""
+    """The same table, opened with a catalog with faults."""
     reliable = table.catalog
     catalog = Unreliable(reliable.name, **reliable.properties)
     catalog.faults, catalog.unreachable = list(faults), unreachable
     return catalog.load_table(table.name())
 
 
-# Small tables whose files can, or cannot, be moved to another spec: files of ten rows under no spec, then by part.
+# Small tables whose files can or cannot be moved to another spec: unpartitioned files of ten rows, then by part.
 
 
 ROWS: tuple[Rows, ...] = (
@@ -345,15 +357,14 @@ ROWS: tuple[Rows, ...] = (
 def unpartitioned_table(
     catalog: SqlCatalog, version: int = 2, files: tuple[Rows, ...] = ROWS, name: str = "db.t"
 ) -> Table:
-    with writable_metadata(catalog._load_file_io()):
-        table = catalog.create_table(name, SCHEMA, properties={"format-version": str(version)})
+    table = empty_table(catalog, version, name)
     for rows in files:
         table = commit_change(table, append(table, rows)).table
     return table
 
 
 def partition_by_part(table: Table) -> Table:
-    """The same table, its new files partitioned by part."""
+    """Partition new files of the table by part."""
     with writable_metadata(table.io), table.update_spec() as update:
         update.add_identity("part")
     return table.refresh()
@@ -364,15 +375,15 @@ def evolved_table(catalog: SqlCatalog, version: int = 2, files: tuple[Rows, ...]
 
 
 def live_entries(table: Table) -> EntriesTable:
-    """All live entries of the current snapshot, whole."""
+    """All live entries of the current snapshot, with all columns."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
     manifests = read_manifest_list(snapshot.manifest_list, table.io)
     return read_entries(manifests, UnionPartitionType.of_table(table.metadata), EntryColumns(WHOLE), live=True)
 
 
-def told(table: Table, *names: str) -> dict[str, Any]:
-    """By file path what the live entries say."""
+def entry_values(table: Table, *names: str) -> dict[str, Any]:
+    """The values of these columns of the live entries, by file path."""
     entries = live_entries(table).table
     columns = zip(*(entries.column(name).to_pylist() for name in names), strict=True)
     return dict(zip(entries.column("file_path").to_pylist(), columns, strict=True))
@@ -385,7 +396,7 @@ def data_specs(table: Table) -> list[int]:
 
 
 def delete_change(table: Table, files: slice, *, per_file: bool = True, spec_id: int | None = None) -> SnapshotChange:
-    """Deletes of the first row of some of the data files, in the order of their paths; vectors in format 3."""
+    """Delete the first row of some data files, sorted by path; deletion vectors in format 3."""
     entries = live_entries(table)
     data = entries.filter(entries.content == Content.DATA)
     order = np.argsort(np.array(data.path.to_pylist()))[files]
@@ -402,8 +413,10 @@ def delete_first_rows(table: Table, files: slice, *, per_file: bool = True) -> T
     return commit_change(table, delete_change(table, files, per_file=per_file), options=patient()).table
 
 
-def equality_delete(table: Table, ids: list[int], spec_id: int, part: str | None = None) -> SnapshotChange:
-    """A delete file of ids, filed under a partition of a spec."""
+def equality_delete(
+    table: Table, ids: list[int], spec_id: int, part: str | None = None, *, bounds: bool = False
+) -> SnapshotChange:
+    """An equality delete file of ids in a partition of a spec, optionally with the bounds of the ids."""
     path = f"{table.location()}/data/equality-{uuid.uuid4()}.parquet"
     field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
     rows = pa.table({"id": ids}, schema=pa.schema([field]))
@@ -420,6 +433,10 @@ def equality_delete(table: Table, ids: list[int], spec_id: int, part: str | None
         "file_size_in_bytes": [local.stat().st_size],
         "equality_ids": [[1]],
     }
+    if bounds:
+        named = (("lower_bounds", min(ids)), ("upper_bounds", max(ids)))
+        columns |= {name: [[{"key": 1, "value": to_bytes(LongType(), value)}]] for name, value in named}
+        columns |= {"value_counts": [[{"key": 1, "value": len(ids)}]], "null_value_counts": [[{"key": 1, "value": 0}]]}
     union = UnionPartitionType.of_table(table.metadata)
     columns |= {f"partition.{field.id}": [part] for field in union.fields if field.name == "part"}
     entries = new_entries({name: pa.array(values) for name, values in columns.items()}, union)

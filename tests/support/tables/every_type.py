@@ -1,4 +1,4 @@
-"""A schema with a column of every type, nested ones included, and rows that go to its edges."""
+"""A schema with a column of every type, including nested types, and rows with edge cases."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ BEYOND_SPARK = (
 
 
 def _renumbered(fields: tuple[NestedField, ...]) -> tuple[NestedField, ...]:
-    """The struct inside the list has ids of its own."""
+    """Assign new field ids, for the struct inside the list."""
     inner = StructType(NestedField(42, "x", DoubleType(), required=True), NestedField(43, "note", StringType()))
     return tuple(
         NestedField(40, "path", ListType(41, inner, False)) if field.field_id == 40 else field for field in fields
@@ -131,7 +131,7 @@ def rows(schema: Schema = SCHEMA) -> pa.Table:
 
 
 def storage(type_: pa.DataType) -> pa.DataType:
-    """The type Python values are given in."""
+    """The Arrow type for the Python values."""
     return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
 
 

@@ -1,4 +1,4 @@
-"""Tables of metadata alone, written by Floeplan's own manifest writer, and entries as values to compare."""
+"""Metadata-only tables written by Floeplan's manifest writer, and entries as values to compare."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 from floeplan.metadata.manifests.entries import ENTRY_TYPES, STAT_MAPS, Content, EntriesTable, new_entries
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manifest_list
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable, concat_manifest_lists
+from floeplan.metadata.manifests.schemas import manifest_suffix
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
@@ -32,7 +33,7 @@ SEQUENCE_NUMBER = 9
 
 @dataclass(frozen=True)
 class Layout:
-    """Schema, specs and format version of a table that is made up."""
+    """Schema, specs and format version of a generated table."""
 
     schema: Schema
     specs: tuple[PartitionSpec, ...]
@@ -46,22 +47,26 @@ class Layout:
     def spec(self, spec_id: int) -> PartitionSpec:
         return next(spec for spec in self.specs if spec.spec_id == spec_id)
 
+    def uri(self, path: Path) -> str:
+        """The path as metadata have it: without a scheme, format 4 would take it for a relative one."""
+        return str(path) if self.version < 4 else f"file://{path}"
+
     def entries(self, rows: Sequence[dict[str, Any]]) -> EntriesTable:
-        """Entries from rows; maps are dicts, what is not given is that of an ordinary file."""
+        """Entries from rows; maps are dicts, missing values get the default of an ordinary file."""
         given = [ORDINARY | {"file_path": f"f{n}.parquet"} | row for n, row in enumerate(rows)]
         names = sorted({"file_path", *(name for row in given for name in row)})
         columns = {name: [row.get(name) for row in given] for name in names}
         return new_entries({name: _array(name, values) for name, values in columns.items()}, self.union)
 
     def write(self, folder: Path, entries: EntriesTable, **options: Any) -> ManifestListTable:
-        """A manifest per content and spec; the rows of the manifest list."""
+        """Write a manifest per content and spec; returns the rows of the manifest list."""
         listed = []
         is_data = entries.content == Content.DATA
         kinds = set(zip(entries.spec_id.tolist(), is_data.tolist(), strict=True))
         for number, (spec_id, data) in enumerate(sorted(kinds)):
             part = entries.filter((entries.spec_id == spec_id) & (is_data == data))
             written = write_manifest(
-                str(folder / f"m{number}-{len(list(folder.glob('*')))}.avro"),
+                self.uri(folder / f"m{number}-{len(list(folder.glob('*')))}.{manifest_suffix(self.version)}"),
                 part,
                 self.spec(spec_id),
                 self.schema,
@@ -75,13 +80,13 @@ class Layout:
         return concat_manifest_lists(listed) if listed else ManifestListTable.empty()
 
     def write_table(self, folder: Path, entries: EntriesTable) -> Table:
-        """A table with one snapshot of these entries."""
+        """Write a table with one snapshot of these entries."""
         folder.mkdir(parents=True, exist_ok=True)
         location = folder / "list.avro"
         first_row_id = 0 if self.version > 2 else None
         sequence_number = SEQUENCE_NUMBER if self.version > 1 else 0
         snapshot = ListedSnapshot(self.version, SNAPSHOT_ID, None, sequence_number, first_row_id)
-        written = write_manifest_list(str(location), self.write(folder, entries), snapshot)
+        written = write_manifest_list(self.uri(location), self.write(folder, entries), snapshot)
         path = folder / "v1.metadata.json"
         path.write_text(json.dumps(self.metadata(folder, location, written.next_row_id)))
         return StaticTable.from_metadata(str(path))
@@ -90,7 +95,7 @@ class Layout:
         snapshot: dict[str, Any] = {
             "snapshot-id": SNAPSHOT_ID,
             "timestamp-ms": 1_700_000_000_000,
-            "manifest-list": str(manifest_list),
+            "manifest-list": self.uri(manifest_list),
             "summary": {"operation": "append"},
             "schema-id": self.schema.schema_id,
         }
@@ -104,7 +109,7 @@ class Layout:
         return rows | {
             "format-version": self.version,
             "table-uuid": "6f1c2b9e-0000-4000-8000-000000000001",
-            "location": str(folder),
+            "location": self.uri(folder),
             "last-sequence-number": SEQUENCE_NUMBER,
             "last-updated-ms": 1_700_000_000_000,
             "last-column-id": self.schema.highest_field_id,
@@ -141,7 +146,7 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 
 
 def rows_of(entries: EntriesTable) -> dict[str, dict[str, Any]]:
-    """What entries say, by path: maps as sorted pairs, values by their text so that NaN equals NaN."""
+    """Entry values by path: maps as sorted pairs, values as text so that NaN equals NaN."""
     found = {}
     for row in entries.table.to_pylist():
         for name in STAT_MAPS:
@@ -164,30 +169,30 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass
 class Files:
-    """Writes files into a folder and remembers what manifests are to say of them."""
+    """Writes files into a folder and collects their manifest entries."""
 
     folder: Path
-    said: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)
 
-    def data(self, rows: Rows, schema: Schema, *, name: str = "", group: int | None = None, **said: Any) -> str:
+    def data(self, rows: Rows, schema: Schema, *, name: str = "", group: int | None = None, **fields: Any) -> str:
         """A data file with the columns of a schema; returns its path."""
-        return self._parquet(name or f"data{len(self.said)}", rows, schema, group, {"sequence_number": 1} | said)
+        return self._parquet(name or f"data{len(self.entries)}", rows, schema, group, {"sequence_number": 1} | fields)
 
-    def keys(self, rows: Rows, schema: Schema, ids: Sequence[int], **said: Any) -> str:
-        """An equality delete on these field ids."""
-        entry = {"content": 2, "equality_ids": list(ids), "sequence_number": 2} | said
-        return self._parquet(f"keys{len(self.said)}", rows, schema, None, entry)
+    def keys(self, rows: Rows, schema: Schema, ids: Sequence[int], **fields: Any) -> str:
+        """An equality delete file for these field ids."""
+        entry = {"content": 2, "equality_ids": list(ids), "sequence_number": 2} | fields
+        return self._parquet(f"keys{len(self.entries)}", rows, schema, None, entry)
 
-    def positions(self, gone: Sequence[tuple[str, int]], **said: Any) -> str:
-        """A position delete."""
-        rows = [{"file_path": path, "pos": position} for path, position in gone]
-        entry = {"content": 1, "sequence_number": 2} | said
-        return self._parquet(f"positions{len(self.said)}", rows, POSITIONS, None, entry)
+    def positions(self, deleted: Sequence[tuple[str, int]], **fields: Any) -> str:
+        """A position delete file."""
+        rows = [{"file_path": path, "pos": position} for path, position in deleted]
+        entry = {"content": 1, "sequence_number": 2} | fields
+        return self._parquet(f"positions{len(self.entries)}", rows, POSITIONS, None, entry)
 
-    def vector(self, path: str, gone: Sequence[int], **said: Any) -> str:
+    def vector(self, path: str, deleted: Sequence[int], **fields: Any) -> str:
         """A deletion vector for a data file."""
-        blob = encode_deletion_vector(BitMap64(gone))
-        target = self.folder / f"vector{len(self.said)}.puffin"
+        blob = encode_deletion_vector(BitMap64(deleted))
+        target = self.folder / f"vector{len(self.entries)}.puffin"
         target.write_bytes(b"PFA1" + blob + b"PFA1")
         entry = {
             "content": 1,
@@ -196,28 +201,28 @@ class Files:
             "referenced_data_file": path,
             "content_offset": 4,
             "content_size_in_bytes": len(blob),
-            "record_count": len(gone),
+            "record_count": len(deleted),
             "sequence_number": 2,
         }
-        self.said.append(entry | said)
+        self.entries.append(entry | fields)
         return str(target)
 
     def table(self, layout: Layout) -> Table:
         """A table of all these files."""
         number = len(list(self.folder.glob("metadata*")))
-        return layout.write_table(self.folder / f"metadata{number}", layout.entries(self.said))
+        return layout.write_table(self.folder / f"metadata{number}", layout.entries(self.entries))
 
-    def _parquet(self, name: str, rows: Rows, schema: Schema, group: int | None, said: dict[str, Any]) -> str:
+    def _parquet(self, name: str, rows: Rows, schema: Schema, group: int | None, fields: dict[str, Any]) -> str:
         path = self.folder / f"{name}.parquet"
         made = pa.Table.from_pylist([dict(row) for row in rows], schema=schema_to_pyarrow(schema))
         pq.write_table(made, path, row_group_size=group, write_page_index=True)
-        self.said.append(
-            {"file_path": str(path), "record_count": len(rows), "file_size_in_bytes": path.stat().st_size} | said
+        self.entries.append(
+            {"file_path": str(path), "record_count": len(rows), "file_size_in_bytes": path.stat().st_size} | fields
         )
         return str(path)
 
 
-# --- a target to write data files for, and rows for it
+# --- a write target, and rows for it
 
 EVENTS = Schema(
     NestedField(1, "id", LongType(), required=True),

@@ -1,4 +1,4 @@
-"""Manifests and manifest lists made by hand with fastavro, in every format version and with every oddity allowed."""
+"""Manifests and manifest lists written with fastavro, in every format version and with every allowed variation."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Writer:
         )
 
     def entry(self, path: str = "a.parquet", *, status: int = 1, **values: Any) -> dict[str, Any]:
-        """An entry; keyword arguments go to the data file, or to the entry where they belong."""
+        """An entry; keyword arguments are fields of the entry or of its data file."""
         of_entry = ("snapshot_id", "sequence_number", "file_sequence_number")
         made: dict[str, Any] = {"status": status} | {name: values.pop(name, None) for name in of_entry}
         data_file: dict[str, Any] = {
@@ -170,20 +170,20 @@ LISTED: dict[str, Any] = {
 def write_manifests(
     folder: Path, manifests: Sequence[tuple[bytes, dict[str, Any]]], writer: Writer | None = None
 ) -> str:
-    """Write manifests with what the list says of each; returns the path of the list."""
+    """Write manifests and their manifest list; returns the path of the list."""
     writer = writer or Writer()
     listed = []
-    for number, (data, said) in enumerate(manifests):
+    for number, (data, fields) in enumerate(manifests):
         path = folder / f"m{number}.avro"
         path.write_bytes(data)
-        listed.append({"manifest_path": str(path), "manifest_length": len(data)} | said)
+        listed.append({"manifest_path": str(path), "manifest_length": len(data)} | fields)
     target = folder / "list.avro"
     target.write_bytes(writer.manifest_list(listed))
     return str(target)
 
 
 def recode(data: bytes, codec: str, schema: str | None = None) -> bytes:
-    """The same file with its blocks compressed otherwise, and perhaps with another schema before the same blocks."""
+    """The same file with another codec, and optionally with another schema in its header."""
     reader = AvroReader()
     header = reader.header(data, "")
     properties = dict(header.metadata) | {"avro.codec": codec.encode()}
@@ -216,7 +216,7 @@ def _deflate(data: bytes) -> bytes:
 
 
 def _zstandard(data: bytes) -> bytes:
-    """As a stream of unknown size, which is how Java writes it."""
+    """As a stream of unknown size, as Java writes it."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
@@ -249,7 +249,7 @@ def _map(field_id: int, key_id: int, value_id: int, value: str) -> dict[str, Any
 
 
 def _mystery() -> dict[str, Any]:
-    """A shape nobody knows: nested arrays, an enum, a fixed, unions of several branches."""
+    """An unknown field: nested arrays, an enum, a fixed, unions of several branches."""
     inner = _record("inner", [{"name": "x", "type": ["null", "double", "float", "boolean"]}])
     kind = {"type": "enum", "name": "kind", "symbols": ["A", "B"]}
     return {

@@ -1,4 +1,4 @@
-"""A table without a catalog, to produce snapshots for: metadata in memory, metadata files in a folder."""
+"""A table without a catalog, for producing snapshots: metadata in memory, metadata files in a folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST_ID = 100
 
 @dataclass
 class Line:
-    """One branch of a made-up table; ``metadata`` moves on with every commit."""
+    """One branch of a generated table; every commit updates ``metadata``."""
 
     layout: Layout
     metadata: TableMetadata
@@ -56,7 +56,7 @@ class Line:
         return produced
 
     def accept(self, produced: ProducedSnapshot) -> None:
-        """What a catalog does with a snapshot."""
+        """Add a snapshot to the metadata, as a catalog does."""
         ref: dict[str, Any] = {"ref-name": "main", "type": "branch", "snapshot-id": produced.snapshot.snapshot_id}
         updates = (AddSnapshotUpdate(snapshot=produced.snapshot), SetSnapshotRefUpdate(**ref))
         self.metadata = update_table_metadata(self.metadata, updates)
@@ -65,11 +65,11 @@ class Line:
         return ManifestListTable.empty() if self.head is None else read_manifest_list(self.head.manifest_list)
 
     def entries(self) -> EntriesTable:
-        """All entries of the head, deleted ones included."""
+        """All entries of the head, including deleted entries."""
         return read_entries(self.manifests(), self.layout.union, EntryColumns(WHOLE))
 
-    def told(self, *names: str) -> dict[str, Any]:
-        """By path, what the live entries say in these columns."""
+    def entry_values(self, *names: str) -> dict[str, Any]:
+        """The values of these columns of the live entries, by path."""
         live = self.entries().live().table
         columns = zip(*(live.column(name).to_pylist() for name in names), strict=True)
         values = [row[0] for row in columns] if len(names) == 1 else list(columns)
@@ -80,12 +80,12 @@ class Line:
 
 
 def superseded(produced: ProducedSnapshot) -> set[str]:
-    """Written files that the snapshot does not need: left by other attempts or merged into other manifests."""
+    """Written files that the snapshot does not use: left by other attempts or merged into other manifests."""
     return set(produced.written) - {produced.snapshot.manifest_list, *(m.path for m in produced.manifests_written)}
 
 
 def new_files(layout: Layout, rows: Sequence[dict[str, Any]]) -> EntriesTable:
-    """Files as writers hand them over: whatever a snapshot gives them is open."""
+    """New files as writers return them, without values that a snapshot assigns."""
     return layout.entries([{"snapshot_id": None} | row for row in rows])
 
 

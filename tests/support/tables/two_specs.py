@@ -1,7 +1,7 @@
-"""Small real tables made with PyIceberg, for tests of the planner that need no Spark.
+"""Small real tables written by PyIceberg, for planner tests without Spark.
 
-PyIceberg writes only identity partitions without its native extra, which is enough for two specs; the tables Spark
-builds (``tests.support.spark.matrix``) have everything else.
+Without its native extra, PyIceberg writes only identity partitions, which is enough for two specs; tables that Spark
+builds (``tests.support.spark.matrix``) cover the rest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ EVENTS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("ts", pa.times
 
 
 def catalog(folder: Path) -> SqlCatalog:
-    """A catalog and a warehouse in a folder."""
+    """A catalog with its warehouse in a folder."""
     opened = SqlCatalog("local", uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
     opened.create_namespace_if_not_exists("db")
     return opened
 
 
 def events(first: int, last: int) -> pa.Table:
-    """Rows with one id an hour, regions in turn, ``v`` null for every tenth."""
+    """One row per hour, alternating regions, ``v`` null in every tenth row."""
     ids = list(range(first, last))
     return pa.table(
         {
@@ -40,7 +40,7 @@ def events(first: int, last: int) -> pa.Table:
 
 
 def two_spec_table(folder: Path, name: str = "db.events") -> Table:
-    """Two files without partition (ids 0–99, 100–199), then one a region (ids 200–299)."""
+    """Two unpartitioned files (ids 0–99, 100–199), then one per region (ids 200–299)."""
     table = catalog(folder).create_table(name, EVENTS)
     table.append(events(0, 100))
     table.append(events(100, 200))

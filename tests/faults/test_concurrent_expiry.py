@@ -1,4 +1,4 @@
-"""Snapshots expired after a writer has loaded the table and before it reads them: no damage, but a newer try."""
+"""Snapshots expired after a writer has loaded the table and before it reads them: a retry, not corruption."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
 
 
 def commit_and_expire(table: Table) -> None:
-    """Another writer appends, and everything but its snapshot is expired."""
+    """Another writer appends and expires all other snapshots."""
     other = table.catalog.load_table(table.name())
     fp.append(other, arrow(OTHERS))
     soon = int(time.time() * 1000) + 60_000
@@ -57,39 +57,39 @@ def once(act: Callable[[], object]) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_an_append_is_tried_again(catalog: SqlCatalog, version: int) -> None:
+def test_an_append_is_retried(catalog: SqlCatalog, version: int) -> None:
     table = create_table(catalog, version)
     rows = read_rows(table)
-    meanwhile = once(lambda: commit_and_expire(table))
+    interfere = once(lambda: commit_and_expire(table))
     planned = appending(rows_of(100, 105)).plan(table, IsolationLevel.SERIALIZABLE)
-    done = planned.commit(patient(on_step=lambda at: meanwhile() if at == "refreshed" else None))
+    done = planned.commit(patient(on_step=lambda at: interfere() if at == "refreshed" else None))
     assert done.attempts == 2
     assert read_rows(table) == sorted(rows + rows_of(100, 105) + OTHERS)
     assert {path.rpartition(".")[2] for path in leftovers(table)} <= {"json"}
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_delete_is_told_to_run_again(catalog: SqlCatalog, version: int) -> None:
+def test_a_delete_fails_with_a_retryable_error(catalog: SqlCatalog, version: int) -> None:
     table = create_table(catalog, version)
     rows = read_rows(table)
-    meanwhile = once(lambda: commit_and_expire(table))
+    interfere = once(lambda: commit_and_expire(table))
     deleting = merge_on_read_delete("id = 3", lambda row: row[0] == 3)
     planned = deleting.plan(table, IsolationLevel.SERIALIZABLE)
     with pytest.raises(CommitConflictError, match="run the operation again"):
-        planned.commit(patient(on_step=lambda at: meanwhile() if at == "refreshed" else None))
+        planned.commit(patient(on_step=lambda at: interfere() if at == "refreshed" else None))
     assert read_rows(table) == sorted(rows + OTHERS)
 
 
-def test_a_rewrite_is_told_to_run_again(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewrite_fails_with_a_retryable_error(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     table = create_table(catalog)
     rows = read_rows(table)
     usual = commit_manager._reload
-    meanwhile = once(lambda: commit_and_expire(table))
+    interfere = once(lambda: commit_and_expire(table))
 
-    def newest(asked: Table) -> Table:
+    def newest(requested: Table) -> Table:
         fp.append(catalog.load_table("db.t"), arrow(rows_of(300, 301)))
-        found = usual(asked)
-        meanwhile()
+        found = usual(requested)
+        interfere()
         return found
 
     monkeypatch.setattr(commit_manager, "_reload", newest)

@@ -1,0 +1,125 @@
+"""What engines leave in tables and what tables ask for: Spark with Iceberg's own jar reads what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.catalog import load_table
+from floeplan.errors import UnknownTableError, UnsupportedError
+from floeplan.maintain.doctor import doctor
+from floeplan.transaction.change import Operation
+from floeplan.transaction.commit import commit_change
+from floeplan.write.data_files import write_data_files
+from floeplan.write.target import WriteTarget
+from tests.support.tables.commits import Rows, arrow, create_table, equality_delete, fork, live_entries, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.engines
+
+ALL = {"rewrite-all": "true"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _namespace(local_catalog: SqlCatalog) -> None:
+    local_catalog.create_namespace_if_not_exists("foreign")
+
+
+def upsert(table: Table, rows: Rows) -> Table:
+    """As a streaming writer commits under spec 0: an equality delete of the keys, and their rows."""
+    deletes = equality_delete(table, [row[0] for row in rows], 0, rows[0][1], bounds=True)
+    data = write_data_files(WriteTarget.of(table, spec_id=0), [arrow(rows)], file_name_token="test")
+    return commit_change(table, replace(deletes, operation=Operation.OVERWRITE, added_data=data)).table
+
+
+def spark_rows(spark: SparkSession, name: str) -> Rows:
+    return sorted((row["id"], row["part"]) for row in spark.table(f"local.{name}").collect())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_spark_leaves_no_fewer_delete_files_and_reads_the_same_rows(
+    spark: SparkSession, local_catalog: SqlCatalog, version: int
+) -> None:
+    table = create_table(local_catalog, version, rows=[], name=f"foreign.upserts{version}")
+    for first, part in ((0, "a"), (10, "b"), (20, "a"), (5, "a"), (30, "a")):
+        table = upsert(table, rows_of(first, first + 10, part))
+    other = fork(table, f"foreign.by_spark{version}")
+    expected = spark_rows(spark, f"foreign.upserts{version}")
+    spark.sql(
+        f"CALL local.system.rewrite_data_files(table => 'foreign.by_spark{version}', "
+        "options => map('rewrite-all', 'true', 'remove-dangling-deletes', 'true'))"
+    )
+    done = fp.rewrite_data_files(table, options=ALL)
+    ours, theirs = (int((live_entries(one.refresh()).content != 0).sum()) for one in (table, other))
+    assert (done.files_rewritten, ours) == (5, 0)
+    assert theirs >= ours
+    assert spark_rows(spark, f"foreign.upserts{version}") == expected
+
+
+def test_spark_reads_repaired_late_deletes(spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    table = create_table(local_catalog, rows=[], name="foreign.late")
+    for first, part in ((0, "a"), (10, "b"), (20, "a")):
+        table = upsert(table, rows_of(first, first + 10, part))
+    spark.sql("ALTER TABLE local.foreign.late ADD PARTITION FIELD bucket(4, id)")
+    fp.rewrite_data_files(table.refresh(), spec="current", allow_late_equality_deletes=True)
+    upsert(table.refresh(), rows_of(0, 5, "a"))
+    every = sorted(rows_of(0, 10) + rows_of(10, 20, "b") + rows_of(20, 30))
+    assert spark_rows(spark, "foreign.late") == sorted(every + rows_of(0, 5))
+    doctor(table.refresh(), repair=True)
+    assert spark_rows(spark, "foreign.late") == every
+    fp.rewrite_data_files(table.refresh(), options=ALL)
+    assert spark_rows(spark, "foreign.late") == every
+
+
+def test_metadata_as_the_table_asks_for_is_read_and_continued_by_spark(
+    spark: SparkSession, local_catalog: SqlCatalog
+) -> None:
+    """Compressed, with few old files, and without the partition statistics of expired snapshots."""
+    name = "local.foreign.properties"
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT, part STRING) USING iceberg PARTITIONED BY (part) TBLPROPERTIES ("
+        "'write.metadata.compression-codec'='gzip', 'write.metadata.previous-versions-max'='2', "
+        "'write.metadata.delete-after-commit.enabled'='true')"
+    )
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'a')")
+    spark.sql("CALL local.system.compute_partition_stats('foreign.properties')")
+    table = local_catalog.load_table("foreign.properties")
+    assert len(table.metadata.partition_statistics) == 1
+    for first in range(10, 50, 10):
+        fp.append(table, arrow(rows_of(first, first + 10)))
+    fp.expire_snapshots(table.refresh(), older_than_ms=2**53, dry_run=False)
+    assert table.refresh().metadata.partition_statistics == []
+    spark.sql(f"INSERT INTO {name} VALUES (2, 'b')")
+    assert spark_rows(spark, "foreign.properties") == sorted([(1, "a"), (2, "b"), *rows_of(10, 50)])
+    folder = Path(table.location().removeprefix("file:").removeprefix("//")) / "metadata"
+    files = sorted(path.name for path in folder.glob("*.metadata.json"))
+    assert len(files) == 3
+    assert all(file.endswith(".gz.metadata.json") for file in files)
+
+
+def test_a_table_with_a_variant_of_spark_and_a_view(spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    name = "local.foreign.variants"
+    spark.sql(f"CREATE TABLE {name} (id BIGINT, v VARIANT) USING iceberg TBLPROPERTIES ('format-version'='3')")
+    spark.sql(f"INSERT INTO {name} SELECT id, parse_json(concat('{{\"a\": ', id, '}}')) FROM range(0, 100, 1, 1)")
+    table = load_table("foreign.variants", local_catalog)
+    assert fp.plan_scan(table, "id < 10", columns=["id"]).to_arrow().num_rows == 10
+    with pytest.raises(UnsupportedError, match="column v is a variant"):
+        fp.plan_scan(table).to_arrow()
+    with pytest.raises(UnsupportedError, match="column v of type variant"):
+        fp.read(spark, table)
+    assert fp.read(spark, table, where="id < 10", columns=["id"]).count() == 10
+    fp.delete(table, "id >= 50", mode="merge-on-read")
+    left = spark.sql(f"SELECT id, variant_get(v, '$.a', 'int') AS a FROM {name}").collect()
+    assert sorted((row["id"], row["a"]) for row in left) == [(i, i) for i in range(50)]
+
+    spark.sql(f"CREATE VIEW local.foreign.few AS SELECT id FROM {name}")
+    with pytest.raises(UnknownTableError, match=r"foreign.few is a view in catalog 'local'"):
+        load_table("foreign.few", local_catalog)
