@@ -6,10 +6,10 @@ SHELL := /bin/bash
 INSTALLER ?= uv
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 SIZE ?= small
 
-.PHONY: help setup demo test test-all fuzz soak faults load lint structure format bench bench-check docs pictures profiles package lock audit-deps api-snapshot clean
+.PHONY: help setup demo test test-all engines fuzz soak faults load lint structure format bench bench-check docs pictures profiles package lock audit-deps api-snapshot clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,11 +20,14 @@ setup: ## create ./.venv with all dependencies (and install missing system packa
 demo: setup ## plan, delete from and rewrite an evolved table, and explain the output
 	@$(BIN)/floeplan demo
 
-test: setup ## run the tests in two processes, without the long tail of the matrices (ARGS='-m unit' selects tests, in one process)
-	@$(PYTEST) $(or $(ARGS),-m 'not matrix' $(PARALLEL))
+test: setup ## run the tests in three processes, without the long tail of the matrices (ARGS='-m unit' selects tests, in one process)
+	@$(PYTEST) $(or $(ARGS),-m 'not matrix and not foreign' $(PARALLEL))
 
-test-all: setup ## run every test in two processes, as CI does
-	@$(PYTEST) $(PARALLEL) $(ARGS)
+test-all: setup ## run every test but those of make engines in three processes, as CI does
+	@$(PYTEST) -m 'not foreign' $(PARALLEL) $(ARGS)
+
+engines: setup ## run the whole matrix of tables through the planning server and in format 4, and the REST compatibility kit
+	@$(PYTEST) -m foreign $(PARALLEL) $(ARGS)
 
 fuzz: setup ## run each property test with new examples for 60 seconds, 75 minutes in all (SECONDS=600; ARGS='tests/property -k scan')
 	@FLOEPLAN_FUZZ_SECONDS=$(or $(SECONDS),60) $(PYTEST) -m 'property or hypothesis' -n 2 --maxschedchunk 1 $(ARGS)

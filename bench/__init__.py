@@ -1,1 +1,1 @@
-"""Measurements against other tools, one suite a module; `python -m bench` runs them."""
+"""Benchmarks against other tools, one suite per module; `python -m bench` runs them."""

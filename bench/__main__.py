@@ -38,7 +38,7 @@ def main() -> int:
         known = SuiteResult.load(suite, arguments.size) if arguments.measured else None
         result = known or measure(suite, arguments.size)
         if result is None:
-            failed.append(f"{suite}: it broke off")
+            failed.append(f"{suite}: the suite failed")
         else:
             found.append(result)
             failed += _regressions(result) if arguments.check else []

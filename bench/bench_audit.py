@@ -27,7 +27,7 @@ from tests.support.tables.archive import write_evolved_archive
 SIZES = {"small": (2_500, 5_000, 10_000), "default": (250_000, 500_000, 1_000_000), "large": (1_000_000, 2_000_000)}
 BAR_SECONDS_PER_MILLION, CORES, LINEAR = 60.0, 2, 1.2
 ENOUGH = 250_000
-"""Reports from which on the bar of seconds is stated: with fewer, starting a job outweighs them."""
+"""The number of reports from which on the time limit applies: with fewer, starting a job dominates."""
 _START = datetime(2024, 1, 1, tzinfo=UTC)
 _WHERE = (
     "region = '{region}'",
@@ -75,7 +75,7 @@ def _row(number: int, wall: float, cpu: float) -> dict[str, Any]:
 
 
 def report_lines(folder: Path) -> list[tuple[str, str]]:
-    """The text before and after the time of some hundred reports."""
+    """The text before and after the timestamp, for a few hundred reports."""
     table = load_table(str(write_evolved_archive(folder / "archive", manifests=30, entries=20)))
     options = ScanOptions(footers=False, report=False)
     lines = []
@@ -97,6 +97,6 @@ def write_reports(place: Path, lines: list[tuple[str, str]], number: int) -> Pat
         with (place / f"scan-{first}.jsonl").open("w") as file:
             for at in range(first, min(first + _FILE_LINES, number)):
                 before, after = lines[at % len(lines)]
-                moment = (_START + timedelta(seconds=at * 30)).isoformat(timespec="milliseconds") if after else ""
-                file.write(f"{before}{moment}{after}\n")
+                timestamp = (_START + timedelta(seconds=at * 30)).isoformat(timespec="milliseconds") if after else ""
+                file.write(f"{before}{timestamp}{after}\n")
     return place

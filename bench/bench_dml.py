@@ -74,7 +74,7 @@ class _Bench:
         ]
 
     def commits(self, manifests: int) -> list[dict[str, Any]]:
-        """Reads and writes are counted too, of planning and committing, with an empty cache and with a filled one."""
+        """Also counts manifest reads and writes of planning and committing, with an empty and a filled cache."""
         location = listed(manifests).as_uri()
         found = []
         for case in many_manifests(self.spark):
@@ -118,14 +118,14 @@ class _Bench:
         self.spark.sql(statement.format(table=_name(table)))
 
     def _fingerprint(self, table: Table) -> object:
-        """The number of rows, and a sum over all that is in them, as Iceberg reads them."""
+        """The row count and a checksum of all values, as Iceberg reads them."""
         columns = ", ".join(field.name for field in table.schema().fields)
         hashed = f"sum(CAST(xxhash64({columns}) AS DECIMAL(38, 0)))"
         return self.spark.sql(f"SELECT count(*), {hashed} FROM {_name(table)}").collect()
 
 
 class _Opened:
-    """Counts the Avro files under a folder that this process reads and writes; each once."""
+    """Counts the distinct Avro files under a folder that this process reads and writes."""
 
     _listening: _Opened | None = None
     _hooked = False

@@ -32,7 +32,7 @@ BAR_FEW_MICROS, BAR_MANY_MICROS_EACH = 100.0, 0.4
 
 
 def run(size: str) -> list[dict[str, Any]]:
-    """One row per predicate and number of containers; the size only sets how often each is repeated."""
+    """One row per predicate and number of containers; the size only sets the number of repetitions."""
     repeats = {"small": 3, "default": 7, "large": 15}[size]
     few, many = statistics(FEW), statistics(MANY)
     rows = []
@@ -55,7 +55,7 @@ def best_micros(action: Any, number: int, repeats: int) -> float:
 
 
 def statistics(containers: int) -> StatsTable:
-    """Bounds of an ascending id, a random score and a random name; NaN counts are unknown, as Parquet leaves them."""
+    """Bounds of an ascending id, a random score and a random name; NaN counts are unknown, as in Parquet."""
     random = np.random.default_rng(7)
     everywhere, none = np.ones(containers, dtype=np.bool_), np.zeros(containers, dtype=np.int64)
     rows = np.full(containers, 10_000)

@@ -41,24 +41,24 @@ Row = dict[str, Any]
 
 def run(size: str) -> list[Row]:
     metadata = evolved(MANIFESTS[size])
-    with tempfile.TemporaryDirectory() as folder, _cached_in(Path(folder)), _serving(metadata) as ask:
-        rows = [_first_look(metadata, ask)]
-        drawn = ask("map", {})
+    with tempfile.TemporaryDirectory() as folder, _cached_in(Path(folder)), _serving(metadata) as request:
+        rows = [_first_look(metadata, request)]
+        drawn = request("map", {})
         files = sum(json.loads(drawn)["cells"]["files"])
         rows.append(_bounded(f"map ({files:,} files)", "kB", len(drawn) / 1000, MAP_KILOBYTES))
         for name, where in TYPED.items():
-            plan = json.loads(ask("plan", {"where": where}))
+            plan = json.loads(request("plan", {"where": where}))
             case = f"typing: {name} ({plan['summary']['files_kept']:,} files kept)"
-            rows += _timed(case, lambda where=where: ask("plan", {"where": where}))
-        asked = {"path": plan["files"][0]["path"], "where": TYPED["a column that is not clustered"]}
-        return rows + _timed("one file looked into", lambda: ask("file", asked))
+            rows += _timed(case, lambda where=where: request("plan", {"where": where}))
+        parameters = {"path": plan["files"][0]["path"], "where": TYPED["a column that is not clustered"]}
+        return rows + _timed("one file looked into", lambda: request("file", parameters))
 
 
-def _first_look(metadata: Path, ask: Callable[[str, dict[str, str]], bytes]) -> Row:
-    """CPU seconds until the first page is there, with nothing cached."""
+def _first_look(metadata: Path, request: Callable[[str, dict[str, str]], bytes]) -> Row:
+    """CPU seconds until the first page is loaded, with nothing cached."""
     clock = CpuClock()
-    ask("overview", {})
-    ask("map", {})
+    request("overview", {})
+    request("map", {})
     ours = clock.seconds()
     clock = CpuClock()
     load_table(str(metadata)).inspect.files()
@@ -72,12 +72,12 @@ def _bounded(case: str, metric: str, ours: float, limit: float) -> Row:
     return {"suite": "explorer", "case": case, "metric": metric, "ours": ours, "peer": None, "ratio": None, "bar": bar}
 
 
-def _timed(case: str, ask: Callable[[], bytes]) -> list[Row]:
-    """The best of some requests, in CPU time and on the clock."""
+def _timed(case: str, request: Callable[[], bytes]) -> list[Row]:
+    """The best of several requests, in CPU time and wall time."""
     cpu, wall = [], []
     for _ in range(REPETITIONS):
         started, used = time.perf_counter(), time.process_time()
-        ask()
+        request()
         cpu.append((time.process_time() - used) * 1000)
         wall.append((time.perf_counter() - started) * 1000)
     return [_bounded(case, "CPU ms", min(cpu), TYPING_MS), _bounded(case, "wall ms", min(wall), TYPING_MS)]
@@ -94,17 +94,17 @@ def _cached_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _serving(metadata: Path) -> Iterator[Callable[[str, dict[str, str]], bytes]]:
-    """A server of one table, and how to ask it."""
+    """A server for one table; yields a function that sends requests."""
     with ExplorerServer(ExplorerService(str(metadata), None, False, None, ""), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
 
-        def ask(name: str, parameters: dict[str, str]) -> bytes:
+        def request(name: str, parameters: dict[str, str]) -> bytes:
             with urlopen(f"{server.url}api/{name}?{urlencode(parameters)}") as response:
                 return bytes(response.read())
 
         try:
-            yield ask
+            yield request
         finally:
             server.shutdown()
             thread.join()

@@ -29,9 +29,9 @@ ROWS = {"small": 200_000, "default": 2_000_000, "large": 50_000_000}
 ROW_GROUP = 1_000_000
 REPETITIONS = {"small": 2, "default": 2, "large": 1}
 FEW = {"small": 3, "default": 3, "large": 1}
-"""Places for the cases that cost the same anywhere; some contenders read all of the file for each."""
+"""The number of positions for cases that cost the same at each; some contenders read the whole file for each."""
 STRATA = 8
-"""A point lookup costs more at the start of a row group, where pages use a dictionary: one is made in each eighth."""
+"""A point lookup costs more at the start of a row group, where pages use a dictionary: one lookup in each eighth."""
 ALL_COLUMNS = ("id", "ts", "key", "amount", "quantity", "score", "region", "sku", "note")
 FOUR_COLUMNS = ("id", "amount", "region", "note")
 METRICS = ("bytes", "requests", "round_trips", "cpu")
@@ -43,12 +43,12 @@ BARS = {
 }
 ROUND_TRIP_BAR = 3
 NEEDS_MANY_ROW_GROUPS = {"bloom key hit"}
-"""Cases whose bar is about a file of 50 row groups: in a small file the one row group that is read outweighs them."""
+"""Cases whose bar applies to a file of 50 row groups: in a small file the one row group that is read dominates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one contender paid for one query; ``round_trips`` is the most of several, the rest their mean."""
+    """The cost of one query with one contender; ``round_trips`` is the maximum of several runs, the rest their mean."""
 
     rows: int
     cpu: float
@@ -63,12 +63,12 @@ def run(size: str) -> list[dict[str, Any]]:
     path = kept_file(rows)
     with serve(path.parent) as store:
         return [
-            line for case, asked in queries(rows, size).items() for line in _compare(case, asked, path, store, size)
+            line for case, cases in queries(rows, size).items() for line in _compare(case, cases, path, store, size)
         ]
 
 
 def kept_file(rows: int) -> Path:
-    """The file with so many rows; one that was not finished has another name."""
+    """The file with this number of rows; an incomplete file has another name."""
     path = CACHE / f"parquet-{rows}" / FILE
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def kept_file(rows: int) -> Path:
 
 
 def write_file(path: Path, rows: int) -> None:
-    """Sorted ``id`` and ``ts``; ``key`` unique and unsorted, with a bloom filter; six more, about 50 bytes a row."""
+    """Sorted ``id`` and ``ts``; ``key`` unique and unsorted, with a bloom filter; six more; 50 bytes per row."""
     with pq.ParquetWriter(
         path,
         next(_batches(1)).schema,
@@ -121,7 +121,7 @@ def scrambled(number: np.ndarray) -> np.ndarray:
 
 
 def queries(rows: int, size: str) -> dict[str, list[Query]]:
-    """Each case asked at several places of the file, which together stand for any place."""
+    """Each case at several representative positions of the file."""
     places = [_place(stratum, rows) for stratum in range(STRATA)]
     few = places[1::3][: FEW[size]]
     keys = scrambled(np.array(few, dtype=np.int64)).tolist()
@@ -134,14 +134,14 @@ def queries(rows: int, size: str) -> dict[str, list[Query]]:
 
 
 def _place(stratum: int, rows: int) -> int:
-    """A row in the middle of the given eighth of a row group, another row group for each."""
+    """A row in the middle of the given eighth of a row group, in a different row group for each."""
     groups, size = max(1, rows // ROW_GROUP), min(rows, ROW_GROUP)
     return stratum * groups // STRATA * size + (2 * stratum + 1) * size // (2 * STRATA)
 
 
-def _compare(case: str, asked: list[Query], path: Path, store: ObjectStore, size: str) -> list[dict[str, Any]]:
+def _compare(case: str, cases: list[Query], path: Path, store: ObjectStore, size: str) -> list[dict[str, Any]]:
     measured = {
-        name: _mean([_measure(name, query, path, store, REPETITIONS[size]) for query in asked]) for name in CONTENDERS
+        name: _mean([_measure(name, query, path, store, REPETITIONS[size]) for query in cases]) for name in CONTENDERS
     }
     answers = {name: one.rows for name, one in measured.items()}
     if len(set(answers.values())) != 1:

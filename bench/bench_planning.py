@@ -41,13 +41,13 @@ def run(size: str) -> list[dict[str, Any]]:
 
 
 class _Bench:
-    """Runs contenders; ``folder`` holds the cache and the paths that the last plan of each kept."""
+    """Runs contenders; ``folder`` holds the cache and the paths that each contender's last plan kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def queries(self, metadata: Path, which: str) -> list[dict[str, Any]]:
-        """All queries that ``which`` table is there for: all of them on the archive, else the selective ones."""
+        """The queries of ``which`` table: all of them on the archive, otherwise the selective ones."""
         chosen = SELECTIVE if which else tuple(QUERIES)
         java = self.answer("Iceberg Java", metadata, BETWEEN_QUERIES.join(chosen))
         return [row for query in chosen for row in self._query(metadata, query, query + which, java[query])]

@@ -42,10 +42,11 @@ if TYPE_CHECKING:
 SIZES = {"small": (8, 250_000, 1_000), "default": (32, 750_000, 10_000), "large": (64, 750_000, 10_000)}
 """Data files, rows in each, and files of the table of many files."""
 TURNS, LONG_TURNS = 12, 4
-"""Either side becomes faster for a dozen turns, as its code is compiled. Where the sides are far apart few will do."""
+"""Both sides become faster for a dozen turns while code is compiled. Few turns suffice for clear results."""
 SHORT_TURNS, SHORT_READS = 16, 25
-"""A query of a tenth of a second takes as long again for compiling, in bursts and for hundreds of queries: a turn is
-so many, or the best turn would be the one that was lucky."""
+"""Reads per turn of a query of 0.1 s: JIT compilation takes as long again, in bursts over hundreds of queries, so the
+best single read would be an outlier.
+"""
 
 Read = Callable[[str | None], "DataFrame"]
 Act = Callable[["DataFrame"], object]
@@ -115,7 +116,7 @@ class _Bench:
         return _row(f"opening {self.many:,} files", "spark.read.parquet", ours, listed, 0.1)
 
     def _turns(self, act: Act, where: str | None, *contenders: Read, turns: int = TURNS, reads: int = 1) -> list[float]:
-        """What a read takes in the best turn of each contender; all must come to the same result."""
+        """The cost of a read in the best turn of each contender; all must return the same result."""
         best = [float("inf")] * len(contenders)
         results: list[object] = [None] * len(contenders)
         for _ in range(turns):
@@ -146,11 +147,11 @@ class _Bench:
 
     @cached_property
     def _with_number(self) -> StructType:
-        """Looked up once: a floor is no place for what can be known beforehand."""
+        """Computed once, since it is not part of the floor."""
         return self._parquet(None).schema.add(ROW_INDEX, "long")
 
     def _uncached(self, name: str) -> Read:
-        """As a process reads that has read neither these files nor their deletes before."""
+        """Without cached files and deletes."""
 
         def read(where: str | None) -> DataFrame:
             for held in (cached_bitmap, cached_row_test, cached_frame):
@@ -160,17 +161,17 @@ class _Bench:
         return read
 
     def _in_tasks(self, act: Act) -> Read:
-        """Without Spark's reader; tasks are told which columns are wanted, since Spark does not tell them."""
+        """Without Spark's reader; tasks get the column names explicitly, since Spark does not pass them."""
         columns = ["id", "qty"] if act is _two_columns else None
         options = fp.ReadOptions(path="arrow")
         return lambda _: fp.read(self.spark, self.tables["positions"], columns=columns, options=options)
 
     def _left_out(self, _: str | None) -> DataFrame:
-        """The rows that are not deleted, by Spark's reader and their values alone."""
+        """The rows that are not deleted, by Spark's reader with a filter on values."""
         return self._parquet(f"NOT ({DELETED})")
 
     def _numbered(self, _: str | None) -> DataFrame:
-        """The same by the numbers the reader itself gives to rows: what every way by position has to pay for."""
+        """The same with a filter on the reader's row index: the minimum cost of position deletes."""
         numbered = self.spark.read.schema(self._with_number).parquet(*self._paths())
         return numbered.where(f"{ROW_INDEX} % {EVERY} <> {REMAINDER}").drop(ROW_INDEX)
 

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 MIB = 1024**2
 TASK_MEGABYTES = 600
-"""What a task may take at most to pack files, whatever their number and size."""
+"""The memory limit of a task that packs files, for any number and size of files."""
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 """Iceberg's procedure parses sort orders only with these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Rows of the table of small files and their number; the same of files that are good but for their size."""
+    """Rows and files of the table of small files, and of the table of files whose only fault is their size."""
 
     rows: int
     files: int
@@ -69,15 +69,15 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A rewrite said twice: what Floeplan is asked, and the arguments of Iceberg's procedure.
+    """A rewrite: the arguments for Floeplan, and those of Iceberg's procedure.
 
-    ``targets`` is by how much new files are larger than in other cases.
+    ``targets`` is the factor by which new files are larger than in other cases.
     """
 
     name: str
     table: str
     bar: float
-    asked: dict[str, Any]
+    arguments: dict[str, Any]
     procedure: str = "strategy => 'binpack'"
     targets: int = 1
 
@@ -165,7 +165,7 @@ class _Bench:
         scanned = self._scanned(case, forks)
         files = [fp.plan_scan(fork.refresh()).files for fork in forks]
         left = [float(len(fp.plan_scan(fork, TWO_COLUMNS).files)) for fork in forks]
-        memory_bar = _bar(megabytes[0], TASK_MEGABYTES, "ours ") if "strategy" not in case.asked else ""
+        memory_bar = _bar(megabytes[0], TASK_MEGABYTES, "ours ") if "strategy" not in case.arguments else ""
         rows = [
             _row(case.name, "CPU s", cpu_seconds, case.bar),
             _row(case.name, "wall s", wall_seconds, case.bar),
@@ -180,7 +180,7 @@ class _Bench:
         return rows
 
     def _copied(self, case: Case) -> float:
-        """CPU seconds that it takes to copy the files into one, whatever is in them: mostly the kernel's."""
+        """CPU seconds to copy the bytes of the files into one file, mostly in the kernel."""
         files = fp.plan_scan(self.catalog.load_table(f"rewrite.{case.table}")).files
         best = _NEVER
         with tempfile.TemporaryDirectory() as folder:
@@ -194,7 +194,7 @@ class _Bench:
         return best
 
     def _scanned(self, case: Case, forks: Sequence[Table]) -> list[float]:
-        """CPU seconds in which Iceberg reads all rows of each; they are the same."""
+        """CPU seconds in which Iceberg reads all rows of each fork; the rows must be equal."""
         best, prints = [_NEVER] * len(forks), set[str]()
         for _ in range(2):
             for which, fork in enumerate(forks):
@@ -205,7 +205,7 @@ class _Bench:
         return best
 
     def _clustered(self, curve: str) -> dict[str, Any]:
-        """Files that a filter on two columns reads, of as many before as after."""
+        """The number of files that a filter on two columns reads, before and after."""
         table = self._fork(self.catalog.load_table("rewrite.small_files").metadata_location)
         size = sum(file.file_size for file in fp.plan_scan(table).files)
         before = len(fp.plan_scan(table, TWO_COLUMNS).files)
@@ -219,7 +219,7 @@ class _Bench:
 
     def _ours(self, case: Case, table: Table) -> None:
         options = {"rewrite-all": "true", "target-file-size-bytes": str(self.size.target * case.targets)}
-        done = fp.rewrite_data_files(table, **case.asked, options=options, spark=self.spark)
+        done = fp.rewrite_data_files(table, **case.arguments, options=options, spark=self.spark)
         assert not done.failures
         assert bool(done.groups_stitched) == (case.name == "stitch"), (case.name, done.groups_stitched)
 
@@ -231,14 +231,14 @@ class _Bench:
         ).collect()
 
     def _fingerprint(self, table: Table) -> object:
-        """The number of rows, and a sum over all that is in them, as Iceberg reads them."""
+        """The row count and a checksum of all values, as Iceberg reads them."""
         columns = ", ".join(field.name for field in table.schema().fields)
         hashed = f"sum(CAST(xxhash64({columns}) AS DECIMAL(38, 0)))"
         return self.spark.sql(f"SELECT count(*), {hashed} FROM {NAME}.{'.'.join(table.name())}").collect()
 
 
 def _carried_over() -> dict[str, Any]:
-    """Deletes of another writer, carried from two old files to new ones that have their runs of rows in any order."""
+    """Concurrent deletes, remapped from two old files to new ones with their runs of rows shuffled."""
     half, size, rng = 5_000, 2_000, np.random.default_rng(11)
     builder = PositionMapBuilder(["a", "b"])
     for source in (0, 1):

@@ -40,7 +40,7 @@ def _upgrade(catalog: SqlCatalog) -> list[dict[str, Any]]:
     options = UpgradeOptions(allow_coarser=True, metadata_only=True)
     planned, cpu = _timed(lambda: upgrade_spec(catalog.load_table("db.events"), options=_dry(options)))
     moved, seconds = _timed(lambda: upgrade_spec(catalog.load_table("db.events"), options=options))
-    assert planned.files_by_metadata == moved.files_by_metadata, "a plan that was not carried out"
+    assert planned.files_by_metadata == moved.files_by_metadata, "the plan was not executed"
     bar = SECONDS_PER_100_000 * moved.files_by_metadata / 100_000
     case = f"{moved.files_by_metadata:,} of {moved.files_total:,} files moved"
     return [

@@ -15,7 +15,7 @@ from bench.results import HERE, SuiteResult
 
 RATIOS = HERE / "ratios.json"
 EXACT, MEMORY, CPU, WALL = 1.02, 1.25, 1.35, 1.6
-"""How much a ratio may grow: counts and bytes do not vary; memory, CPU and wall time do, in this order."""
+"""How much a ratio may grow: counts and bytes do not vary; memory, CPU and wall time vary increasingly."""
 
 Ratios = dict[str, float]
 
@@ -30,8 +30,8 @@ def tolerance(name: str) -> float:
 
 
 def worse(old: Ratios, new: Ratios) -> dict[str, str]:
-    """What has become worse, by row, with the two figures."""
-    found = dict.fromkeys(old.keys() - new.keys(), "not measured any more")
+    """Rows that have become worse, with both figures."""
+    found = dict.fromkeys(old.keys() - new.keys(), "no longer measured")
     for name in old.keys() & new.keys():
         if new[name] > old[name] * tolerance(name):
             found[name] = f"{old[name]:.3g} → {new[name]:.3g} (allowed ×{tolerance(name):g})"
@@ -39,7 +39,7 @@ def worse(old: Ratios, new: Ratios) -> dict[str, str]:
 
 
 def check(result: SuiteResult, again: Callable[[], SuiteResult]) -> dict[str, str]:
-    """What of a suite has become worse than what is committed."""
+    """Rows of a suite that are worse than the committed ones."""
     key = f"{result.suite}-{result.size}"
     old = committed().get(key)
     if old is None:
@@ -52,7 +52,7 @@ def check(result: SuiteResult, again: Callable[[], SuiteResult]) -> dict[str, st
 
 
 def accept(results: list[SuiteResult]) -> None:
-    """Commit to the ratios of these results; those of other suites and sizes stay."""
+    """Write the ratios of these results to ratios.json; those of other suites and sizes stay."""
     kept = committed() | {f"{result.suite}-{result.size}": result.ratios() for result in results}
     RATIOS.write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 

@@ -1,10 +1,9 @@
-"""CPU time of a tree of processes, some of which come and go while it is measured.
+"""CPU time of a process tree, in which processes may start and end during the measurement.
 
-Rule: every process counts for what it used since the clock was started, by its own user and system time, which its CPU
-clock tells in nanoseconds; the text of ``/proc`` tells it in hundredths of a second, a tenth of what a short query
-takes. What a process of the tree says of its ended children is not used: Spark's Python daemon lets them end
-unaccounted, and those that are accounted would count for all of their life. A process that begins and ends unseen is
-missed.
+Rule: every process counts with its user and system time since the clock was started, read from its CPU clock in
+nanoseconds; ``/proc`` has a resolution of 10 ms, a tenth of a short query. The times of ended children are not used:
+Spark's Python daemon does not wait for them, and others would count for their whole life. A process that starts and
+ends between two reads is missed.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from pathlib import Path
 
 
 class CpuClock:
-    """Measures from when it is made."""
+    """Measures from its creation."""
 
     def __init__(self) -> None:
         self._before = _used()
 
     def seconds(self) -> float:
-        """CPU seconds so far, of this process and of all that descend from it."""
+        """CPU seconds so far of this process and all its descendants."""
         return sum(used - self._before.get(process, 0.0) for process, used in _used().items())
 
 
@@ -31,23 +30,23 @@ def process_tree() -> list[int]:
 
 
 def _used() -> dict[tuple[int, int], float]:
-    """CPU seconds of each process of the tree, by its number and when it began."""
+    """CPU seconds of each process of the tree, by pid and start time."""
     found = {}
     for process in _tree():
         try:
             found[process] = time.clock_gettime(_clock_of(process[0]))
-        except OSError:  # it has ended meanwhile
+        except OSError:  # it has ended
             continue
     return found
 
 
 def _clock_of(pid: int) -> int:
-    """The CPU clock of a process, as Linux numbers them."""
+    """The id of the CPU clock of a process on Linux."""
     return (~pid << 3) | 2
 
 
 def _tree() -> list[tuple[int, int]]:
-    """This process and all that descend from it, each by its number and when it began."""
+    """This process and all its descendants, by pid and start time."""
     found: dict[int, tuple[int, int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""The same change said twice: as Floeplan's call and as the statement for Iceberg's own Spark commands."""
+"""Each change twice: as a call of Floeplan and as a statement for Iceberg's own Spark commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROW_BAR, APPEND_BAR = 0.2, 1.0
-"""What is aimed at for DELETE and MERGE, and for appending; nothing is stated for UPDATE."""
+"""The bars of DELETE and MERGE, and of appends; UPDATE has none."""
 IDS = 1_000
 
 
@@ -34,7 +34,7 @@ class Case:
 
 
 def deletes(spark: SparkSession, rows: int) -> list[Case]:
-    """Some rows of every file by their ids, and 5 % of all rows by a value."""
+    """Some rows of every file by id, and 5 % of all rows by a value."""
     ids = np.sort(np.random.default_rng(1).choice(rows, IDS, replace=False)).tolist()
     by_id, by_value = f"id IN ({', '.join(map(str, ids))})", "qty < 5"
     return [
@@ -49,7 +49,7 @@ def deletes(spark: SparkSession, rows: int) -> list[Case]:
 
 
 def update(spark: SparkSession) -> Case:
-    """New values for 1 % of all rows, some of every page: what is not replaced is decoded in whole files."""
+    """New values for 1 % of all rows, some in every page: columns that are not replaced are decoded in whole files."""
     return Case(
         "UPDATE 1 % by value",
         None,
@@ -59,7 +59,7 @@ def update(spark: SparkSession) -> Case:
 
 
 def merge(spark: SparkSession, path: str, keys: int) -> Case:
-    """Rows that are there get a new value, the others are inserted."""
+    """Existing rows get a new value, the others are inserted."""
     view = f"source_{keys}"
     frame = spark.read.parquet(path)
     frame.createOrReplaceTempView(view)
@@ -78,9 +78,9 @@ def merge(spark: SparkSession, path: str, keys: int) -> Case:
 
 
 def appends(spark: SparkSession, path: str, rows: int) -> list[Case]:
-    """New rows from Parquet files: as a DataFrame that Spark reads, and as the files themselves.
+    """New rows from Parquet files: as a DataFrame, and as file paths.
 
-    A DataFrame that is too large to be written by this process is written by Spark's tasks.
+    A DataFrame that is too large for this process is written by Spark tasks.
     """
     frame = spark.read.parquet(path)
     frame.createOrReplaceTempView("new_rows")
@@ -103,7 +103,7 @@ def appends(spark: SparkSession, path: str, rows: int) -> list[Case]:
 
 
 def many_manifests(spark: SparkSession) -> list[Case]:
-    """Changes that metadata alone decides, on the archive of events, whose data files are not there."""
+    """Metadata-only changes on the archive of events, whose data files do not exist."""
     where = "ts >= TIMESTAMP '2022-03-05 00:00:00' AND ts < TIMESTAMP '2022-03-06 00:00:00'"
     return [
         Case("DELETE a day", 1.0, lambda table: fp.delete(table, where), f"DELETE FROM {{table}} WHERE {where}"),

@@ -1,7 +1,7 @@
-"""The tables that changing rows is measured on, in a lake that Spark and PyIceberg share.
+"""The tables of the DML benchmarks, in a catalog that Spark and PyIceberg share.
 
-``evolved``: orders whose partitioning changed twice, none → identity(region) → month(ts), written by Iceberg's own
-writer; one row in a hundred is deleted already. ``listed``: a table of metadata alone with very many manifests.
+``evolved``: orders whose partition spec changed twice, none → identity(region) → month(ts), written by Iceberg's own
+writer; 1 % of the rows are deleted. ``listed``: a metadata-only table with very many manifests.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ ERAS: tuple[tuple[SpecChange, ...], ...] = (
     (AddField(Term(("region",))),),
     replace_field("region", Term(("ts",), MonthTransform())),
 )
-"""How the partitioning changes before a third of the rows is written."""
+"""The spec change before each third of the rows."""
 APPENDS = (1, 3, 3)
 FIRST_TASKS = 24
 """24 files without a partition, 3 x 8 regions, 3 x 12 months."""
 LISTED_FILES = 4
-"""In each manifest of the table with very many."""
+"""Entries per manifest of the table with very many manifests."""
 
 
 def evolved(spark: SparkSession, catalog: SqlCatalog, format_version: int, rows: int) -> Table:
@@ -70,7 +70,7 @@ def evolved(spark: SparkSession, catalog: SqlCatalog, format_version: int, rows:
 
 
 def source(folder: Path, keys: int, rows: int) -> str:
-    """A Parquet file of so many distinct keys, one in eleven of them new, and what they are to become."""
+    """A Parquet file with this number of distinct keys, one in eleven of them new, and their new values."""
     ids = np.sort(np.random.default_rng(keys).choice(int(rows * 1.1), keys, replace=False))
     path = folder / f"source-{keys}.parquet"
     pq.write_table(pa.table({"id": ids, "new_qty": pa.array(ids % 7, pa.int32())}), path)
@@ -87,7 +87,7 @@ def new_rows(spark: SparkSession, folder: Path, first: int, count: int) -> str:
 
 
 def listed(manifests: int) -> Path:
-    """The metadata file of a table without data, made once and kept; commits leave its small manifests unmerged."""
+    """The metadata file of a table without data, created once and kept; manifest merging is off."""
     home = CACHE / f"listed-{manifests}"
     metadata = home / "metadata" / "v1.metadata.json"
     if not metadata.exists():

@@ -1,4 +1,4 @@
-"""Where changes are worked on: the same change in this process and in Spark's tasks, over more and more of it.
+"""The same changes in this process and in Spark tasks, for growing amounts of data.
 
 ``python -m bench.dml_thresholds [rows …]`` prints, for tables of these row counts, how much work the runner counts
 (its weights, in MiB) and what that costs locally and on Spark. ``floeplan.tasks.runner.LOCAL_BYTES`` is chosen from it:
@@ -42,7 +42,7 @@ CHANGES: dict[str, Change] = {
 
 
 class _Weighed:
-    """Stands in for the runner and notes the weight of the work it is given."""
+    """Replaces the runner and records the weight of the work."""
 
     def __init__(self) -> None:
         self.bytes = 0.0
@@ -53,7 +53,7 @@ class _Weighed:
 
 
 class _Thresholds:
-    """Changes forks of one table after another, here and in tasks."""
+    """Changes forks of one table, locally and in tasks."""
 
     def __init__(self, spark: SparkSession, catalog: SqlCatalog) -> None:
         self.spark, self.catalog = spark, catalog
@@ -61,7 +61,7 @@ class _Thresholds:
         changing.__dict__["run_tasks"] = self.weighed
 
     def show(self, rows: int) -> None:
-        """Print a line for each change of a table of so many rows."""
+        """Print a line for each change of a table with this number of rows."""
         base = evolved(self.spark, self.catalog, 3, rows)
         for name, change in CHANGES.items():
             costs = [cost for here in (EVERYTHING, NOTHING) for cost in self._costs(change, base, here)]
@@ -70,7 +70,7 @@ class _Thresholds:
         self.catalog.drop_table("dml.v3")
 
     def _costs(self, change: Change, base: Table, here: int) -> list[float]:
-        """CPU and wall seconds, the better of the turns after the first, when so many bytes are worked on here."""
+        """CPU and wall seconds with this limit of local bytes, the better of the turns after the first."""
         runner.LOCAL_BYTES = here
         turns = [self._turn(change, base) for _ in range(TURNS)]
         return [min(turn[which] for turn in turns[1:]) for which in (0, 1)]

@@ -1,4 +1,4 @@
-"""Profiles as pictures: stacks as layers whose width is their share of the CPU time, and shares as bars."""
+"""Profiles as images: flame graphs whose widths are shares of the CPU time, and bar charts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT = "<style>text{fill:#57606a}.in{fill:#22272e}@media (prefers-color-scheme: 
 
 @dataclass(slots=True)
 class _Layer:
-    """A function in its place: its own time with that of all it called."""
+    """A function in a stack, with the time of everything it called."""
 
     name: str
     seconds: float = 0.0
@@ -24,7 +24,7 @@ class _Layer:
 
 
 def flame(title: str, seconds: Mapping[Stack, float]) -> str:
-    """Callers above what they call, the widest first."""
+    """Callers above callees, the widest first."""
     root = _Layer(f"{title}: {sum(seconds.values()):.2f} s of CPU")
     for stack, used in seconds.items():
         layer = root
@@ -76,7 +76,7 @@ def bars(title: str, columns: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def hash_of(name: str) -> int:
-    """The same in every run."""
+    """A hash that is the same in every run."""
     return sum(map(ord, name))
 
 

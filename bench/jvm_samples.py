@@ -1,10 +1,9 @@
-"""Where CPU time goes inside Spark's tasks, by stacks of Java: samples of the JVM's own flight recorder.
+"""CPU time inside Spark tasks by Java stack: samples of the JVM's Flight Recorder.
 
-The recorder is part of every JVM and is started through py4j; no jar and no option is needed. It looks at threads that
-run Java code every few milliseconds, so a stack has its share of the samples, and the seconds are those the system
-counted for the threads of tasks. What runs in native code at the time of a look is missed: the reading of files, and
-codecs that are not written in Java. Where one compiled loop holds many functions, a look finds the one whose place the
-compiler wrote down last, which may be its neighbour.
+The recorder is part of every JVM and is started through py4j, without a jar or option. It samples threads that run Java
+code every few milliseconds; the seconds of task threads, as counted by the system, are divided by these samples. Native
+code is not sampled: reading files, and codecs that are not written in Java. Where one compiled loop contains many
+functions, a sample may be attributed to a neighbouring function.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _COMMON = (
 
 @contextmanager
 def task_samples(spark: SparkSession) -> Iterator[Counter[Stack]]:
-    """Samples by stack, outermost function first; they are there when the context is left."""
+    """Samples by stack, outermost function first; filled when the context ends."""
     found: Counter[Stack] = Counter()
     jvm: Any = spark._jvm
     recording = jvm.jdk.jfr.Recording()
@@ -57,9 +56,9 @@ def task_samples(spark: SparkSession) -> Iterator[Counter[Stack]]:
 def _samples(recording: Path, java: str) -> Iterator[list[str]]:
     """The functions of each sample of a task, innermost first."""
     tool = [f"{java}/bin/java", "-m", "jdk.jfr/jdk.jfr.internal.tool.Main", "print", "--json"]
-    asked = ["--events", "jdk.ExecutionSample", "--stack-depth", str(_DEEPEST), str(recording)]
-    told = subprocess.run([*tool, *asked], capture_output=True, check=True).stdout
-    for event in json.loads(told)["recording"]["events"]:
+    options = ["--events", "jdk.ExecutionSample", "--stack-depth", str(_DEEPEST), str(recording)]
+    printed = subprocess.run([*tool, *options], capture_output=True, check=True).stdout
+    for event in json.loads(printed)["recording"]["events"]:
         values = event["values"]
         if values["stackTrace"] and values["sampledThread"]["javaName"].startswith(_TASK):
             yield [_function(frame["method"]) for frame in values["stackTrace"]["frames"]]
@@ -70,9 +69,9 @@ def _function(method: dict[str, Any]) -> str:
 
 
 def _stack(functions: list[str]) -> Stack:
-    """What happens from the query's generated code on, or without it all that happens.
+    """The frames from the query's generated code on, or all frames without it.
 
-    A class that calls itself is one layer, and standard libraries work for their callers.
+    Calls within a class are one layer, and standard libraries count for their callers.
     """
     names: list[str] = []
     outermost = max((at for at, name in enumerate(functions) if name.startswith(_GENERATED)), default=len(functions))
@@ -84,7 +83,7 @@ def _stack(functions: list[str]) -> Stack:
 
 
 def _short(function: str) -> str:
-    """Names without the packages that all share, without what the compilers of Scala and of Spark add to them."""
+    """Names without common packages and without suffixes that Scala's and Spark's compilers add."""
     if function.startswith(_GENERATED):
         return f"generated code {function.rpartition('.')[2].strip('$')}"
     prefix = next((common for common in _COMMON if function.startswith(common)), "")

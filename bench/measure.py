@@ -1,6 +1,6 @@
-"""`python -m bench.measure SUITE SIZE`: run one suite, keep what it measured, and print it.
+"""`python -m bench.measure SUITE SIZE`: run one suite, store its results, and print them.
 
-A process of its own: no suite sees the JVM, the caches or the memory of the one before.
+Each suite runs in a new process, so that it does not share the JVM, caches or memory of another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.results import HERE, SuiteResult, machine, machine_text, markdown, st
 
 
 def measure(suite: str, size: str) -> SuiteResult | None:
-    """Run a suite in a process of its own; nothing when it failed."""
+    """Run a suite in a new process; None if it failed."""
     done = subprocess.run([sys.executable, "-m", "bench.measure", suite, size], cwd=HERE.parent, check=False)
     return SuiteResult.load(suite, size) if done.returncode == 0 else None
 

@@ -1,4 +1,4 @@
-"""Ways to read all manifests of a table; run as a program, one way once in a process of its own.
+"""Contenders that read all manifests of a table; as a program, runs one of them once in a new process.
 
 Prints entries, CPU seconds and peak memory as JSON. Everything is imported before the clock starts.
 """
@@ -28,7 +28,7 @@ BOUNDS = EntryColumns(PLAN.names, stats=frozenset({4}))
 
 
 def floor(table: StaticTable, _: Path) -> int:
-    """Reading and inflating alone."""
+    """Only reading and decompressing."""
     reader, entries = AvroReader(), 0
     paths = listed(table).path.to_pylist()
     for path, data in zip(paths, read_files(paths), strict=True):

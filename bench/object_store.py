@@ -1,10 +1,10 @@
-"""An object store on 127.0.0.1 that counts what is asked of it: requests, bytes, and sequential round trips.
+"""An object store on 127.0.0.1 that counts requests, bytes and sequential round trips.
 
-It answers HEAD and ranged GET the way S3 does, without looking at credentials, and waits a little before each answer,
-as a store across a network would. The wait is what makes round trips visible: a request belongs to the round after the
-last one whose answer had been sent when it arrived, so requests in flight together share a round.
+It answers HEAD and ranged GET as S3 does, without checking credentials, after a short delay like that of a network. The
+delay makes round trips visible: a request belongs to the round after the last one whose response was sent before it
+arrived, so concurrent requests share a round.
 
-It runs in a process of its own, so that its CPU time is never the contender's, and ends with the one that started it.
+It runs in a separate process, so that its CPU time does not count for the contender, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUCKET = "bench"
 
 @dataclass(slots=True)
 class Traffic:
-    """What one contender asked for."""
+    """The requests of one contender."""
 
     requests: int = 0
     bytes: int = 0
@@ -41,7 +41,7 @@ class ObjectStore:
     endpoint: str
 
     def traffic(self) -> Traffic:
-        """What was asked since the last time, and start again from nothing."""
+        """The traffic since the last call; resets the counters."""
         with urlopen(f"{self.endpoint}/_traffic") as answer:
             return Traffic(**json.load(answer))
 

@@ -21,7 +21,7 @@ def write_page(results: list[SuiteResult]) -> None:
 def page(results: list[SuiteResult]) -> str:
     missed, behind = _losses(results)
     parts = [
-        "---\nhide: [toc]\n---",  # the room is for tables
+        "---\nhide: [toc]\n---",  # leaves room for the tables
         "# Benchmarks",
         "Floeplan compared with other tools, on the same files and the same machine. `make bench` generates "
         "this page. A *ratio* is Floeplan's value divided by the peer's: lower is better. A *bar* is a limit, "
@@ -50,7 +50,7 @@ def page(results: list[SuiteResult]) -> str:
 
 
 def _verdicts(results: list[SuiteResult], missed: list[Row]) -> str:
-    """How many bars are missed, and how many of these are beyond reach."""
+    """The number of missed bars, and how many of them are beyond reach."""
     bars = sum(verdict(row) is not None for result in results for row in result.rows)
     beyond = sum(bool(row.get("beyond_reach")) for row in missed)
     if not missed:
@@ -76,7 +76,7 @@ def _short(result: SuiteResult) -> Row:
 
 
 def _losses(results: list[SuiteResult]) -> tuple[list[Row], list[Row]]:
-    """What missed its bar, and what lost otherwise."""
+    """Rows that missed their bar, and other rows in which the peer is better."""
     rows = [_plain(row) | {"suite": result.suite} for result in results for row in with_floors(result.rows)]
     rows.sort(key=lambda row: -(row.get("ratio") or 0))
     missed = [row | {"floor": _floor(row)} for row in rows if verdict(row) == "missed"]
@@ -94,7 +94,7 @@ def _floor(row: Row) -> str | None:
 
 
 def _plain(row: Row) -> Row:
-    """All bars in the same words."""
+    """The bar of a row in uniform wording."""
     words = {"met": "met", "ok": "met", "missed": "**missed**"}
     text = re.sub(r"\b(met|ok|missed)\b", lambda found: words[found[1].lower()], str(row.get("bar") or ""), flags=re.I)
     return row | {"bar": text}

@@ -1,7 +1,7 @@
 """The same three queries with each tool, over a local file or the counting store.
 
-Run as a program it answers one query once, cold, in a process of its own, and prints rows and CPU seconds as JSON; the
-tool is imported before the clock starts.
+As a program, it runs one query once, cold, in a new process, and prints rows and CPU seconds as JSON; the tool is
+imported before the clock starts.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _file_io(endpoint: str) -> Any:
 
 
 def _ranged_filesystem(endpoint: str) -> Any:
-    """How DuckDB reaches the store: every read it makes is one ranged request, nothing is cached or read ahead."""
+    """DuckDB's access to the store: every read is one ranged request, without cache or read-ahead."""
     from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
     class RangedFile(AbstractBufferedFile):  # type: ignore[misc]
@@ -158,7 +158,7 @@ def _cpu_seconds() -> float:
 
 
 def main(contender: str, query: str, location: str, endpoint: str | None) -> None:
-    pa.array([0])  # the first conversion imports pandas where it is installed, which is no part of a query
+    pa.array([0])  # the first conversion imports pandas if installed, which is not part of a query
     answer = CONTENDERS[contender](Query(**json.loads(query)), location, endpoint)
     before = _cpu_seconds()
     rows = answer()

@@ -1,4 +1,4 @@
-"""docs/images/benchmarks.svg: every ratio of the page as a dot, a line a suite, on a scale of powers of ten."""
+"""docs/images/benchmarks.svg: every ratio of the page as a dot on a logarithmic scale, one line per suite."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compared(rows: list[Row]) -> list[Row]:
 
 
 class _Scale:
-    """Where a ratio stands between powers of ten."""
+    """The position of a ratio on the logarithmic scale."""
 
     def __init__(self, least: float, most: float) -> None:
         self.first, self.last = math.floor(math.log10(least)), max(1, math.ceil(math.log10(most)))
@@ -65,14 +65,14 @@ def _mark(scale: _Scale, power: int, height: int) -> str:
 
 
 def _aside(place: int) -> float:
-    """Dots lie a little above and below one another, so that equal ones are seen."""
+    """A small vertical offset, so that equal dots are visible."""
     return (place * 7 % 5 - 2) * 5.5
 
 
 def _dot(scale: _Scale, row: Row, y: float) -> str:
-    told = escape(f"{row_name(row)}: {float(row['ratio']):.3g}")
+    title = escape(f"{row_name(row)}: {float(row['ratio']):.3g}")
     colour = COLOURS[verdict(row)]
     x = scale(float(row["ratio"]))
     return (
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}" fill-opacity="0.75"><title>{told}</title></circle>'
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}" fill-opacity="0.75"><title>{title}</title></circle>'
     )

@@ -1,4 +1,4 @@
-"""Ways to plan a scan; run as a program, one way in a process of its own.
+"""Contenders that plan a scan; as a program, runs one of them in a new process.
 
 Prints JSON: for each plan the CPU seconds, the files kept and the rows in them, and the peak memory of the process. The
 paths kept are written to a file after the clock has stopped. Everything is imported before it starts.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.ma  # Arrow imports it on first use, which is no part of planning
+import numpy.ma  # Arrow imports it on first use, which is not part of planning
 import pyarrow as pa
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from pyiceberg.table import StaticTable
@@ -30,11 +30,12 @@ from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import TRUE
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
-from floeplan.snapshot.passes import Predicate, evaluate_manifests
+from floeplan.snapshot.effects import Predicate
+from floeplan.snapshot.passes import evaluate_manifests
 from scripts.fetch_jars import ensure_jars
 
 JAVA_ITERATIONS = 6
-"""Plans of one query in the JVM; the best of them counts, so the first ones are there to warm up."""
+"""Plans of one query in the JVM; the best of them counts, so the first ones are warm-up."""
 
 BETWEEN_QUERIES = "; "
 
@@ -56,7 +57,7 @@ COLD = ScanOptions(footers=False, cache=False, report=False)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a planner kept. ``paths`` is called after the clock has stopped."""
+    """The files a planner kept. ``paths`` is called after the clock has stopped."""
 
     files: int
     rows: int | None = None
@@ -77,7 +78,7 @@ def ours(table: StaticTable, query: str, options: ScanOptions) -> Kept:
 
 
 def ours_as_objects(table: StaticTable, query: str) -> Kept:
-    """Each file made an object too, as the others do; callers that work on columns never pay for it."""
+    """Also creates an object per file, as the other planners do; callers that work on columns do not need them."""
     plan = plan_scan(table, text(query, "TIMESTAMP "), options=COLD)
     return Kept(len(list(plan.files)), plan.summary.rows_kept)
 
@@ -90,7 +91,7 @@ def pyiceberg(table: StaticTable, query: str) -> Kept:
 
 
 def floor(table: StaticTable, query: str) -> Callable[[], Kept]:
-    """Reading and inflating alone, of the manifest list and of the manifests that the first pass keeps."""
+    """Only reading and decompressing the manifest list and the manifests that the first pass keeps."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
     where = compile_predicate(text(query, "TIMESTAMP ") or TRUE, table.schema()).predicate
@@ -127,7 +128,7 @@ def in_python(name: str, metadata: str, query: str) -> tuple[dict[str, Any], lis
 
 
 def in_java(metadata: str, queries: list[str]) -> dict[str, dict[str, float]]:
-    """All queries in one JVM, the best of some plans each; CPU is the whole process's, its worker pool included."""
+    """All queries in one JVM, the best of several plans each; CPU time of the whole process."""
     from pyspark.find_spark_home import _find_spark_home
 
     classpath = ":".join([f"{_find_spark_home()}/jars/*", *map(str, ensure_jars())])

@@ -1,8 +1,8 @@
-"""The tables that planning is measured on, made once and kept in ``.cache/bench``.
+"""The tables of the planning benchmarks, created once and kept in ``.cache/bench``.
 
-``evolved``: the archive as generated. A third of its manifests, those of identity(region), say nothing of time and hold
-every region, so no planner can leave them out of a query of one day. ``timed``: the same without that third; a query of
-one day then needs a handful of manifests. ``tenfold``: every manifest of the archive ten times, under ten names.
+``evolved``: the archive as generated. A third of its manifests, those of identity(region), cover all times and regions,
+so no planner can skip them in a query of one day. ``timed``: the same without that third; a query of one day then needs
+a handful of manifests. ``tenfold``: every manifest of the archive ten times, under ten names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def timed(manifests: int) -> Path:
 
 
 def tenfold(manifests: int) -> Path:
-    """The archive with every manifest listed ten times; the copies are links with names of their own."""
+    """The archive with every manifest listed ten times; the copies are links with different names."""
 
     def copies(records: list[Record]) -> list[Record]:
         return [record | {"manifest_path": _link(record["manifest_path"], n)} for n in range(10) for record in records]
@@ -57,7 +57,7 @@ def _link(location: str, number: int) -> str:
 
 
 def _relisted(source: Path, name: str, change: Callable[[list[Record]], list[Record]]) -> Path:
-    """Another table over the same manifests."""
+    """Another table with the same manifests."""
     target = source.with_name(f"{name}.metadata.json")
     if target.exists():
         return target

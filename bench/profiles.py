@@ -1,8 +1,8 @@
-"""`make profiles`: where CPU time goes on the three hottest paths; draws docs/images/profile-*.svg and prints tables.
+"""`make profiles`: CPU profiles of the three hottest paths; writes docs/images/profile-*.svg and prints tables.
 
-Planning: one scan of 400,000 files, with nothing cached, and from the cache. Tasks: a delete and a rewrite of a table
-of 2,000,000 rows, in this process, where a task can be looked into. Reading: a table with 5 % of its rows deleted by
-position, on Spark, by kind of process and thread and inside the tasks, beside Iceberg's own reader.
+Planning: one scan of 400,000 files, uncached and from the cache. Tasks: a delete and a rewrite of a table of 2,000,000
+rows, run in this process to be sampled. Reading: a table with 5 % of its rows deleted by position, on Spark, by kind of
+process and thread and inside the tasks, compared with Iceberg's own reader.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 def _planning() -> None:
     metadata = str(evolved(4_000))
     cold = fp.ScanOptions(report=False, footers=False, cache=False)
-    fp.plan_scan(str(evolved(40)), WHERE, options=cold)  # imports are not planning
+    fp.plan_scan(str(evolved(40)), WHERE, options=cold)  # imports are not part of planning
     title = "a plan of 30 days of one region of 400,000 files, nothing cached"
     _drawn("planning", title, lambda: fp.plan_scan(metadata, WHERE, options=cold))
     warm = fp.ScanOptions(report=False, footers=False)
@@ -66,7 +66,7 @@ def _planning() -> None:
 
 
 def _tasks(tables: dict[str, Table]) -> None:
-    """Every turn deletes other rows; the first of all imports what is needed, and is not looked at."""
+    """Every turn deletes other rows; the first one imports modules and is not sampled."""
     table, values = tables["clean"], iter(range(100))
     options = {"rewrite-all": "true"}
 
@@ -109,7 +109,7 @@ def _reading(lake: Lake, tables: dict[str, Table]) -> None:
 def _read_in_turns(contenders: dict[str, Callable[[], DataFrame]]) -> dict[str, dict[str, float]]:
     """CPU seconds of one read of each contender by kind of process and thread.
 
-    In turns: the JVM goes on compiling all the while, and who comes later has less of it to pay for.
+    Contenders alternate: the JVM compiles code all the time, so a later contender would have an advantage.
     """
     used: dict[str, Counter[str]] = {who: Counter() for who in contenders}
     for _ in range(READS // AT_ONCE):
@@ -122,7 +122,7 @@ def _read_in_turns(contenders: dict[str, Callable[[], DataFrame]]) -> dict[str, 
 
 
 def _draw_tasks(spark: SparkSession, who: str, read: Callable[[], DataFrame], seconds: float) -> None:
-    """What the tasks of a read do in so many seconds."""
+    """Draw the profile of the tasks of a read."""
     with task_samples(spark) as samples:
         for _ in range(READS):
             _all_columns(read())
@@ -174,7 +174,7 @@ def _kind(process: int, program: str, thread: str) -> str:
 
 
 def _drawn(name: str, title: str, act: Callable[[], object], turns: int = PLANS) -> None:
-    """The picture and the table of an action, of its mean over some turns."""
+    """The flame graph and the table of an action, as the mean of several turns."""
     with Sampler() as sampler:
         for _ in range(turns):
             act()

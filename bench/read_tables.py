@@ -1,7 +1,7 @@
-"""The tables that reading on Spark is measured on, in a lake that Spark and PyIceberg share.
+"""The tables of the read benchmarks, in a catalog that Spark and PyIceberg share.
 
 One set of data files, sorted by ``id``, in three tables: clean, with 5 % of the rows deleted by position, and with 5 %
-deleted by key. A fourth has many files of one row, which are links to one.
+deleted by key. A fourth table has many files of one row, which are links to one file.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SCHEMA = pa.schema(
     }
 )
 EVERY, REMAINDER = 20, 7
-"""One row in so many is deleted, and which: in every file the same, since files have a multiple of that many rows."""
+"""One row in this many is deleted, and its remainder: the same rows in every file."""
 DELETED = f"id % {EVERY} = {REMAINDER}"
 
 
 def make_tables(catalog: SqlCatalog, files: int, rows: int, many: int) -> dict[str, Table]:
-    """All tables by what they are for."""
+    """All tables by purpose."""
     catalog.create_namespace_if_not_exists("read")
     tables = {"clean": _appended(catalog, "clean", files, rows)}
     for name in ("positions", "keys"):

@@ -1,4 +1,4 @@
-"""What a suite measured, kept as JSON: rows, the machine and the versions; and rows by a name that outlasts a run."""
+"""Results of a suite as JSON: rows, machine and versions; rows have names that do not change between runs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class SuiteResult:
     """One run of one suite.
 
     Attributes:
-        suite: Its name.
-        size: How much it measured.
+        suite: The name of the suite.
+        size: The size of the run.
         rows: ``case, metric, ours, peer, ratio, bar`` each.
         machine: Cores, memory and versions.
-        seconds: How long all of it took, peers and making of tables included.
-        measured: The day, as ``2026-11-16``.
+        seconds: The total time, including peers and creating tables.
+        measured: The date, as ``2026-11-16``.
     """
 
     suite: str
@@ -57,7 +57,7 @@ class SuiteResult:
         return cls(**{"measured": written} | json.loads(path.read_text()))
 
     def ratios(self) -> dict[str, float]:
-        """The ratios, as they are shown, by a name that does not change from run to run."""
+        """The ratios as shown, by row name."""
         return {row_name(row): float(_cell(float(row["ratio"]))) for row in self.rows if row.get("ratio") is not None}
 
 
@@ -82,43 +82,43 @@ def machine_text(found: dict[str, Any]) -> str:
 
 
 def _iceberg() -> str:
-    """The version of the runtime for Spark, which Iceberg's figures are of."""
+    """The version of Iceberg's Spark runtime."""
     return next(name.split(":")[2] for name in COORDINATES if "iceberg-spark-runtime" in name)
 
 
 def _processor() -> str:
-    """Its model, where the system tells."""
-    told = Path("/proc/cpuinfo")
-    named = re.search(r"^model name\s*:\s*(.+)$", told.read_text() if told.exists() else "", re.MULTILINE)
+    """The CPU model, if the system reports it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.MULTILINE)
     return named.group(1).strip() if named else "processor unknown"
 
 
 def row_name(row: Row) -> str:
-    """Case, metric and peer, without what was measured in them."""
+    """Case, metric and peer, without measured numbers."""
     case = re.sub(r" \([^)]*\d[^)]*\)", "", str(row["case"]))
     peer = re.match(r"[A-Za-z][A-Za-z ]*[A-Za-z]", str(row.get("peer") or ""))
     return " | ".join((case, str(row["metric"]), peer.group() if peer else ""))
 
 
 def bar_text(value: float, most: float, of: str = "ours ") -> str:
-    """What must not be exceeded, and whether it is."""
+    """The limit of a value, and whether it is met."""
     return f"{of}≤ {most:g} {'met' if value <= most else 'MISSED'}"
 
 
 def verdict(row: Row) -> str | None:
-    """Whether the row's bar is ``met`` or ``missed``, where it has one that says so."""
+    """``met`` or ``missed``, if the row has a bar."""
     words = re.findall(r"\b(met|ok|missed)\b", str(row.get("bar") or "").lower())
     return None if not words else "missed" if "missed" in words else "met"
 
 
 def is_floor(row: Row) -> bool:
-    """Whether the row measures what any way must do: no figure of Floeplan's."""
+    """Whether the row measures a lower limit of any implementation, not Floeplan."""
     return "(floor)" in str(row["case"])
 
 
 def with_floors(rows: list[Row]) -> list[Row]:
-    """The rows that are no floors, each with the least of the floors that follow it: ``floor``, and whether the bar
-    lies below that and is ``beyond_reach``.
+    """The rows that are not floors, each with the lowest of its floors (``floor``) and whether its bar is below that
+    floor (``beyond_reach``).
 
     A floor belongs to the last row before it that has a bar and the same metric.
     """
@@ -136,18 +136,18 @@ def with_floors(rows: list[Row]) -> list[Row]:
 
 
 def _held(row: Row, barred: Row) -> float:
-    """What of a row the bar is about: the ratio, or ours."""
+    """The value that the bar limits: the ratio, or ours."""
     return float(row["ours"] if str(barred["bar"]).startswith("ours") else row["ratio"])
 
 
 def _most(row: Row) -> float | None:
-    """What must not be exceeded."""
+    """The limit of the row's bar."""
     found = re.search(r"≤ ([\d,.]*\d)", str(row["bar"]))
     return None if found is None else float(found[1].replace(",", ""))
 
 
 def stated(rows: list[Row]) -> list[Row]:
-    """The rows of a suite, in which every bar says whether it is met and no two ratios share a name."""
+    """The rows of a suite, after checking that every bar has a verdict and every ratio a unique name."""
     silent = [row for row in rows if row.get("bar") and verdict(row) is None]
     names = [row_name(row) for row in rows if row.get("ratio") is not None]
     twice = {name for name in names if names.count(name) > 1}
@@ -169,5 +169,5 @@ def _cell(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of NumPy."""
+    """NumPy numbers as Python numbers."""
     return value.item()

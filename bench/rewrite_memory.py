@@ -1,8 +1,7 @@
-"""The most memory a process that runs tasks had at once, while something ran.
+"""Peak memory of the processes that run tasks.
 
-Python workers of Spark are where Floeplan's tasks run, or this process for little work; the JVM is where Iceberg's do,
-all of them together and what else Spark keeps there. The kernel remembers the most a process had; it is told to forget
-before, so that what ran earlier does not count.
+Floeplan's tasks run in Spark's Python workers, or in this process for little work; Iceberg's tasks run in the JVM,
+together with everything else of Spark. The kernel records the peak of each process; it is reset before the measurement.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _WORKERS, _JVM = b"pyspark.daemon", b"java"
 
 
 class PeakMemory:
-    """Measures from when it is made."""
+    """Measures from its creation."""
 
     def __init__(self) -> None:
         for pid in process_tree():
@@ -26,7 +25,7 @@ class PeakMemory:
                 Path(f"/proc/{pid}/clear_refs").write_text(_FORGET)
 
     def of_workers(self) -> float:
-        """MB of the largest worker, or of this process when Spark had nothing to do."""
+        """MB of the largest worker, or of this process if Spark had nothing to do."""
         return _most(_WORKERS) or _resident(os.getpid())
 
     def of_jvm(self) -> float:
@@ -46,7 +45,7 @@ def _command(pid: int) -> bytes:
 
 
 def _resident(pid: int) -> float:
-    """The most it had since it was told to forget, in MB; nothing once it ended."""
+    """Peak MB since the reset; None if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

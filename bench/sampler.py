@@ -1,10 +1,9 @@
-"""Where CPU time goes, by stacks of Python: every few milliseconds of it, what the process used since the last look is
-put down to the stack the main thread is in.
+"""CPU time by Python stack: every few milliseconds, the CPU time since the last sample is attributed to the stack of
+the main thread.
 
-The look comes with a signal, which Python answers when a call into native code is over: the time of the call is that
-of the function which made it, whether the call kept the interpreter to itself or not. Threads of native code, such as
-those of Arrow's pools, work for the function that waits for them. Work must run in the main thread, so ``in_turn``
-takes the place of pools of threads.
+Samples are taken in a signal handler, which Python runs after a call into native code returns: the time of the call
+counts for its caller, whether it holds the GIL or not. Native threads, such as those of Arrow's pools, count for the
+function that waits for them. Work must run in the main thread, so ``in_turn`` replaces thread pools.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Sampler:
 
 
 class _InTurn:
-    """A pool whose work is done when it is handed in."""
+    """A pool that runs work on submission."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -69,7 +68,7 @@ class _InTurn:
 
 @contextmanager
 def in_turn(*modules: ModuleType) -> Iterator[None]:
-    """The pools of these modules do their work in the main thread."""
+    """Make the thread pools of these modules run in the main thread."""
     pools = [module.ThreadPoolExecutor for module in modules]
     for module in modules:
         module.ThreadPoolExecutor = _InTurn  # type: ignore[attr-defined]
@@ -81,7 +80,7 @@ def in_turn(*modules: ModuleType) -> Iterator[None]:
 
 
 def _stack(frame: FrameType | None) -> Stack:
-    """Functions of this project, and what of other libraries they call at first hand."""
+    """Functions of this project, and the library functions they call directly."""
     names: list[str] = []
     ours = True
     for path, function in reversed(_frames(frame)):
@@ -98,7 +97,7 @@ def _frames(frame: FrameType | None) -> list[tuple[str, str]]:
     found = []
     while frame is not None:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
-        if path != __file__ and not name.startswith("<"):  # what a comprehension does is done by the function it is in
+        if path != __file__ and not name.startswith("<"):  # a comprehension counts for its function
             found.append((path, name))
         frame = frame.f_back
     return found

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def start_session(lake: Lake) -> SparkSession:
-    """As a user would start it, with Iceberg's jar beside; workers run this interpreter and keep what they compile."""
+    """A default session with Iceberg's jar; workers use this interpreter and write bytecode."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -1,6 +1,7 @@
-"""Print the public API as text, one line a name: what `floeplan.__all__` exports, with signatures and public members.
+"""Print the public API as text, one line per name: the exports of `floeplan.__all__` with signatures and public
+members.
 
-`tests/unit/public_api.txt` is this text, checked in: a change of the API shows up in the diff of a change.
+`tests/unit/public_api.txt` is this text, checked in: API changes show up in diffs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import floeplan
 
 
 def describe(name: str, thing: object) -> Iterator[str]:
-    """Yield the lines of one exported thing; a class is followed by its public members, a module by its `__all__`."""
+    """Yield the lines of one export; a class is followed by its public members, a module by its `__all__`."""
     if isinstance(thing, ModuleType):
         yield f"{name}: module"
         for member in sorted(thing.__all__):

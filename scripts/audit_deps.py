@@ -1,10 +1,10 @@
-"""`make audit-deps`: what is known of the packages in requirements.lock.
+"""`make audit-deps`: check the packages in requirements.lock.
 
-Rule: every one is pinned to a version and to hashes, is not in known_bad.txt, has a licence that may be used, is there
-for those who install it, and has not been withdrawn; and no advisory is known for it to pip-audit.
+Rule: every package is pinned to a version and hashes, is not in known_bad.txt, has an allowed licence, can be installed
+and has not been yanked; and pip-audit reports no advisory for it.
 
-Fail-safe: the last two need a network. What could not be asked is said to be `not checked`, never to be fine, and does
-not fail: only a finding does.
+Fail-safe: the last two need a network. A check that cannot run is reported as `not checked` and does not fail; only a
+finding fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UV = str(Path(sys.executable).with_name("uv"))
 SECONDS = 180
 ALLOWED = re.compile(r"\b(MIT|MIT-0|Apache|BSD|0BSD|ISC|PSF|Python|CNRI-Python|Zlib|CC0|Mozilla|MPL|Unlicense)\b", re.I)
 EXCEPTIONS = {"psycopg2-binary": "LGPL: used by tests only, as it is, and not shipped"}
-"""Packages whose licence is not among those that may always be used, and why they may be used here."""
+"""Packages with another licence, and why they may be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Locked:
 
     @property
     def version(self) -> Version | None:
-        """The only version allowed, if there is one."""
+        """The pinned version, if any."""
         pins = [pin for pin in self.requirement.specifier if pin.operator == "==" and not pin.version.endswith("*")]
         return Version(pins[0].version) if len(pins) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a question to the network came to."""
+    """The result of a check that needs the network."""
 
     findings: tuple[str, ...] = ()
     not_checked: str = ""
@@ -79,7 +79,7 @@ def unpinned(packages: list[Locked]) -> Iterator[str]:
 
 
 def bad(packages: list[Locked], known: str) -> Iterator[str]:
-    """Packages of which a version is locked that is known to be bad."""
+    """Packages locked at a version known to be bad."""
     lines = [line.split(maxsplit=1) for line in known.splitlines() if line.strip() and not line.startswith("#")]
     for text, why in lines:
         requirement = Requirement(text)
@@ -94,50 +94,52 @@ def bad(packages: list[Locked], known: str) -> Iterator[str]:
 
 
 def unlicensed(packages: list[Locked]) -> Iterator[str]:
-    """Installed packages whose licence may not be used; one that is for another system is not installed."""
+    """Installed packages whose licence is not allowed; packages for other systems are not installed."""
     for package in packages:
         try:
-            told = metadata.metadata(package.name)
+            declared = metadata.metadata(package.name)
         except metadata.PackageNotFoundError:
             continue
-        licence = licence_of(told)
+        licence = licence_of(declared)
         if not may_be_used(licence) and package.name not in EXCEPTIONS:
             yield f"{package.text} has the licence {licence or 'unknown'}"
 
 
 def may_be_used(licence: str) -> bool:
-    """Whether every licence that applies is allowed; of several to choose from, one."""
+    """Whether every required licence is allowed; of alternatives, one suffices."""
     return all(ALLOWED.search(part) for part in re.split(r"\bAND\b|;", licence))
 
 
-def licence_of(told: metadata.PackageMetadata) -> str:
-    """What a package says of its licence, in the order in which that may be relied upon."""
-    classifiers = [line for line in told.get_all("Classifier") or () if line.startswith("License ::")]
+def licence_of(declared: metadata.PackageMetadata) -> str:
+    """The licence in the package metadata: the most reliable field that is set."""
+    classifiers = [line for line in declared.get_all("Classifier") or () if line.startswith("License ::")]
     named = "; ".join(line.rpartition("::")[2].strip() for line in classifiers if not line.endswith("OSI Approved"))
-    return told.get("License-Expression") or named or str(told.get("License") or "")[:80]
+    return declared.get("License-Expression") or named or str(declared.get("License") or "")[:80]
 
 
 def withdrawn() -> Answer:
-    """Whether every version can still be installed, by its hashes, and none has been withdrawn."""
-    asked = ["pip", "install", "--dry-run", "--reinstall", "--no-deps", "--require-hashes", "-r", str(LOCK)]
-    return told_by_installer(*_ask([UV, *asked]))
+    """Check that every version can be installed by its hashes and none has been yanked."""
+    options = ["pip", "install", "--dry-run", "--reinstall", "--no-deps", "--require-hashes", "-r", str(LOCK)]
+    return parse_installer_output(*_run([UV, *options]))
 
 
-def told_by_installer(code: int, out: str, said: str) -> Answer:
-    """Its answer: what it warns of, and what it says is not there; else, when it failed, nobody answered."""
+def parse_installer_output(code: int, out: str, stderr: str) -> Answer:
+    """Findings are its warnings and missing versions; another failure means that nothing was checked."""
     gone = re.compile(r"yanked|no version of|not found in the package registry")
-    found = tuple(line.strip().removeprefix("warning: ") for line in said.splitlines() if gone.search(line))
+    found = tuple(line.strip().removeprefix("warning: ") for line in stderr.splitlines() if gone.search(line))
     return Answer(found, "" if code == 0 or found else "the package index could not be reached")
 
 
 def advised() -> Answer:
-    """What pip-audit knows of the versions."""
-    asked = ["--requirement", str(LOCK), "--disable-pip", "--require-hashes", "--format", "json", "--timeout", "15"]
-    return told_by_pip_audit(*_ask([UV, "tool", "run", "--quiet", "pip-audit", "--progress-spinner", "off", *asked]))
+    """Advisories that pip-audit reports for the locked versions."""
+    options = ["--requirement", str(LOCK), "--disable-pip", "--require-hashes", "--format", "json", "--timeout", "15"]
+    return parse_pip_audit_output(
+        *_run([UV, "tool", "run", "--quiet", "pip-audit", "--progress-spinner", "off", *options])
+    )
 
 
-def told_by_pip_audit(code: int, out: str, said: str) -> Answer:
-    """Its answer; a package it had to skip was not checked, although it calls that a success."""
+def parse_pip_audit_output(code: int, out: str, stderr: str) -> Answer:
+    """Findings by package; a skipped package was not checked, although pip-audit exits with success."""
     try:
         packages = json.loads(out)["dependencies"]
     except (ValueError, LookupError, TypeError):
@@ -147,7 +149,7 @@ def told_by_pip_audit(code: int, out: str, said: str) -> Answer:
     return Answer(tuple(found), f"{skipped} of {len(packages)} packages are unknown to pip-audit" if skipped else "")
 
 
-def _ask(command: list[str]) -> tuple[int, str, str]:
+def _run(command: list[str]) -> tuple[int, str, str]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired):
@@ -159,14 +161,14 @@ def main() -> int:
     packages = locked(LOCK.read_text())
     answers = {
         "pinned, with hashes": Answer(tuple(unpinned(packages))),
-        "none known to be bad": Answer(tuple(bad(packages, KNOWN_BAD.read_text()))),
+        "no known-bad version": Answer(tuple(bad(packages, KNOWN_BAD.read_text()))),
         "licences": Answer(tuple(unlicensed(packages))),
-        "there, and not withdrawn": withdrawn(),
+        "installable, not yanked": withdrawn(),
         "no advisory": advised(),
     }
-    for question, answer in answers.items():
+    for check, answer in answers.items():
         state = "FAILED" if answer.findings else "not checked" if answer.not_checked else "ok"
-        print(f"{question:26}{state}{f': {answer.not_checked}' if answer.not_checked else ''}")
+        print(f"{check:26}{state}{f': {answer.not_checked}' if answer.not_checked else ''}")
         for finding in answer.findings:
             print(f"    {finding}")
     print(f"{len(packages)} packages")

@@ -1,4 +1,4 @@
-"""Check the relative links of every Markdown document: the file is there, and so is the heading behind a `#`."""
+"""Check the relative links of every Markdown document: the file and the heading after a `#` exist."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def broken_links(document: Path) -> list[str]:
             continue
         file = (document.parent / path) if path else document
         if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
-            broken.append(f"{document.name}: {target} leads nowhere")
+            broken.append(f"{document.name}: {target} is a broken link")
     return broken
 
 
 def main() -> None:
     documents = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")])
     broken = [line for document in documents for line in broken_links(document)]
-    print("\n".join(broken) if broken else f"{len(documents)} documents, every link leads somewhere")
+    print("\n".join(broken) if broken else f"{len(documents)} documents, no broken links")
     sys.exit(bool(broken))
 
 

@@ -1,7 +1,7 @@
-"""Put the jars the tests need into `.cache/jars`, once, by Maven coordinates, through Spark's own resolver.
+"""Download the jars that the tests need to `.cache/jars`, by Maven coordinates, with Spark's own resolver.
 
-Safe to run from several processes at a time (a lock file), offline once the jars are there, and atomic: a jar appears
-under its final name only when it is complete.
+Safe to run concurrently (lock file), offline once the jars exist, and atomic: a jar gets its final name only when
+complete.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ensure_jars() -> list[Path]:
 
 
 def _resolve(jars: list[Path]) -> None:
-    """Let spark-submit resolve the coordinates for a script that does nothing, then take the jars out of its cache."""
+    """Let spark-submit resolve the coordinates for an empty script, then copy the jars from its cache."""
     print(f"fetching {', '.join(COORDINATES)}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         resolved = Path(scratch) / "jars"

@@ -1,7 +1,7 @@
-"""Put Iceberg's own REST catalog server into `.cache/rest-catalog`, once, with Maven.
+"""Download Iceberg's own REST catalog server, and its REST compatibility kit, to folders of `.cache` with Maven.
 
-Safe to run from several processes at a time (a lock file), offline once the jars are there, and atomic: the folder
-appears under its final name only when it is complete. It is named by what it was made from.
+Safe to run concurrently (lock file), offline once the jars exist, and atomic: a folder gets its final name, the hash
+of its inputs, only when complete.
 """
 
 from __future__ import annotations
@@ -16,30 +16,39 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
-POM = Path(__file__).with_name("rest_catalog_pom.xml")
 
 
 def ensure_rest_catalog() -> Path:
-    """Return the folder of the server's jars, fetching them when they are missing."""
-    folder = CACHE / f"rest-catalog-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    """Return the folder of the server's jars, downloading them if missing."""
+    return _ensure("rest-catalog", "Iceberg's REST catalog server")
+
+
+def ensure_rest_tck() -> Path:
+    """Return the folder of the compatibility kit's jars, downloading them if missing."""
+    return _ensure("rest-tck", "Iceberg's REST compatibility kit")
+
+
+def _ensure(name: str, what: str) -> Path:
+    pom = Path(__file__).with_name(f"{name.replace('-', '_')}_pom.xml")
+    folder = CACHE / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     CACHE.mkdir(exist_ok=True)
-    with (CACHE / "rest-catalog.lock").open("w") as lock:
+    with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            _resolve(folder)
+            _resolve(pom, folder, what)
     return folder
 
 
-def _resolve(folder: Path) -> None:
+def _resolve(pom: Path, folder: Path, what: str) -> None:
     if shutil.which("mvn") is None:
-        sys.exit("fetching the REST catalog server takes Maven: install it (Debian: maven) and run again")
-    print("fetching Iceberg's REST catalog server", file=sys.stderr, flush=True)
+        sys.exit(f"{what} needs Maven: install it (Debian: maven) and run again")
+    print(f"fetching {what}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         jars = Path(scratch) / "jars"
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
-        run = subprocess.run(["mvn", "-q", "-B", "-f", str(POM), *goal], capture_output=True, text=True)
+        run = subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], capture_output=True, text=True)
         if run.returncode != 0 or not jars.exists():
-            sys.exit(f"{run.stdout}{run.stderr}\ncannot fetch the REST catalog server")
+            sys.exit(f"{run.stdout}{run.stderr}\ncannot fetch {what}")
         jars.rename(folder)
 
 

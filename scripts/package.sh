@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build sdist and wheel into dist/ (the wheel from the sdist), then run the tests that need no Spark against the wheel, in
-# an environment of its own with the versions of requirements.lock.
+# a separate environment with the versions of requirements.lock.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export FLOEPLAN_REQUIRE_KERNELS=1  # a kernel that does not compile fails the build

@@ -1,6 +1,6 @@
-"""Draw the pictures of the documents anew, from the real demo: `docs/images/*.svg`.
+"""Regenerate the images of the documentation from the demo: `docs/images/*.svg`.
 
-Pictures hold no fonts from elsewhere and nothing that differs from run to run.
+Images embed no external fonts and are deterministic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FONT_FACE = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 
 
 def export(name: str, title: str, drawing: RenderableType, width: int) -> None:
-    """Write what a terminal would show as an SVG file."""
+    """Write terminal output as an SVG file."""
     console = Console(record=True, width=width, file=StringIO(), highlight=False, markup=False, emoji=False)
     console.print(drawing)
     svg = console.export_svg(title=title, unique_id=name)

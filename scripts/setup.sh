@@ -96,7 +96,7 @@ ensure_pip() { "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin
 pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --use-pep517 "$@"; }
 uv_pip() { VIRTUAL_ENV=$PWD/$VENV "$VENV/bin/uv" pip "$@" --quiet; }
 
-# uv uses the certificates of the system, like pip: a proxy may have one of its own.
+# uv uses the certificates of the system, like pip: a proxy may have its own.
 [ ! -s /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
 
 # uv itself is installed by the version and the hashes in the lock file.
@@ -147,5 +147,7 @@ has_services || service_packages
 python_packages
 floeplan
 "$VENV/bin/python" scripts/fetch_jars.py
+! has_services || "$VENV/bin/python" scripts/fetch_rest_catalog.py ||
+    say "the REST catalog server cannot be fetched: tests/services and tests/faults will fail"
 ensure_chromium
 say "ready: $VENV/bin/floeplan"
