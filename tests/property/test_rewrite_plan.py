@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -149,13 +149,26 @@ def check_strict(table: Any, options: RewriteOptions, result: RewriteDataFilesPl
 
 
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=12), st.integers(1, 6))
+@example([1, 701, 749, 749], 1)
 def test_rewritten_files_are_skipped_by_the_next_plan(root: Path, sizes: list[int], min_input_files: int) -> None:
+    """A second plan finds nothing, unless it leaves fewer files; then a third finds nothing.
+
+    Iceberg's arithmetic, which is Floeplan's, may round up to files below the minimum size: 2,200 bytes become three of
+    733, and these two of 1,099.
+    """
     options = RewriteOptions(target_file_size_bytes=1000, min_input_files=min_input_files)
-    first = _plan_of(root, sizes, options)
-    taken = {file.path for group in first.groups for file in first.group_files(group)}
+    once = _sizes_after(_plan_of(root, sizes, options), sizes)
+    second = _plan_of(root, once, options)
+    assert all(group.expected_outputs < len(group.rows) for group in second.groups)
+    if second.groups:
+        assert _plan_of(root, _sizes_after(second, once), options).groups == ()
+
+
+def _sizes_after(plan: RewriteDataFilesPlan, sizes: list[int]) -> list[int]:
+    """The sizes of a table's files after a rewrite."""
+    taken = {file.path for group in plan.groups for file in plan.group_files(group)}
     left = [size for number, size in enumerate(sizes) if f"f{number}" not in taken]
-    made = [group.bytes // group.expected_outputs for group in first.groups for _ in range(group.expected_outputs)]
-    assert _plan_of(root, left + made, options).groups == ()
+    return left + [group.bytes // group.expected_outputs for group in plan.groups for _ in range(group.expected_outputs)]
 
 
 def _plan_of(root: Path, sizes: list[int], options: RewriteOptions) -> RewriteDataFilesPlan:
