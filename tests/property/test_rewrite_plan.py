@@ -168,7 +168,9 @@ def _sizes_after(plan: RewriteDataFilesPlan, sizes: list[int]) -> list[int]:
     """The sizes of a table's files after a rewrite."""
     taken = {file.path for group in plan.groups for file in plan.group_files(group)}
     left = [size for number, size in enumerate(sizes) if f"f{number}" not in taken]
-    return left + [group.bytes // group.expected_outputs for group in plan.groups for _ in range(group.expected_outputs)]
+    return left + [
+        group.bytes // group.expected_outputs for group in plan.groups for _ in range(group.expected_outputs)
+    ]
 
 
 def _plan_of(root: Path, sizes: list[int], options: RewriteOptions) -> RewriteDataFilesPlan:
