@@ -147,6 +147,7 @@ has_services || service_packages
 python_packages
 floeplan
 "$VENV/bin/python" scripts/fetch_jars.py
+"$VENV/bin/python" scripts/share_classes.py
 ! has_services || "$VENV/bin/python" scripts/fetch_rest_catalog.py ||
     say "the REST catalog server cannot be fetched: tests/services and tests/faults will fail"
 ensure_chromium

@@ -15,15 +15,16 @@ from unittest.mock import patch
 from pyiceberg.catalog.sql import SqlCatalog
 
 from scripts.fetch_jars import ensure_jars
+from scripts.share_classes import SHARED_CLASSES
 from tests.support.spark.daemon import DAEMON, ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "local"
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-"""For short jobs on little data: the C2 compiler and the parallel collector would triple the CPU time, and the default
-code cache of C1 is too small.
+QUICK_JVM = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m {SHARED_CLASSES}"
+"""For short jobs on little data: the C2 compiler and the parallel collector would triple the CPU time, the default
+code cache of C1 is too small, and loading classes is half of a start.
 """
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Without code generation: for a few hundred rows, compiling a query costs more than running it."""
