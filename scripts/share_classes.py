@@ -1,7 +1,7 @@
 """Archive the classes that Spark loads in `.cache`, so that the JVMs of the tests start with half the CPU time.
 
-This is the JVM's application class-data sharing. An archive is valid for one class path and one JVM; another JVM ignores
-it. It holds Spark's own classes only, so that sessions with Iceberg's jar, clusters and Connect servers share one.
+This is the JVM's application class-data sharing. An archive is valid for one class path and one JVM; others ignore it.
+It holds Spark's own classes only, so that sessions with Iceberg's jar, clusters and Connect servers share one.
 """
 
 from __future__ import annotations
