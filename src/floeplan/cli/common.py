@@ -96,6 +96,7 @@ BranchOption = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Apply the changes; without it, this is a dry run.")]
+DefaultDryRunOption = Annotated[bool, typer.Option("--dry-run", help="The default: show what would change.")]
 TrustListsOption = Annotated[
     bool,
     typer.Option(
@@ -175,6 +176,13 @@ def spark_for(url: str | None) -> SparkOnDemand:
     if url is not None:
         spark.needed("--spark")
     return spark
+
+
+def applies(yes: bool, dry_run: bool) -> bool:
+    """Whether a command that deletes files applies its changes: only with ``--yes``."""
+    if yes and dry_run:
+        raise InvalidOptionError("--yes and --dry-run exclude each other: omit one", context={"option": "--dry-run"})
+    return yes
 
 
 def column_names(text: str | None) -> list[str] | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes
@@ -42,6 +43,7 @@ def append(
     fast: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> DmlResult:
     """Append rows.
 
@@ -56,8 +58,9 @@ def append(
         fast: Do not merge small manifests.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
-    target = resolve(table, Command.APPEND, branch=branch)
+    target = resolve(table, Command.APPEND, branch=branch, catalog=catalog)
     changes = ChangeBuilder(merge_manifests=not fast)
     if add_files:
         paths = parquet_paths(data)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, cast
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
@@ -78,6 +79,7 @@ def rewrite_data_files(
     branch: str | None = None,
     progress: Progress | None = None,
     commit: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> RewriteResult:
     """Rewrite data files that are too small, too large, have many deletes, or an old partition spec.
 
@@ -98,6 +100,7 @@ def rewrite_data_files(
         branch: The branch to rewrite instead of ``main``.
         progress: Receives progress reports.
         commit: Commit and retry options.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Raises:
         FloeplanError: No group could be rewritten, or planning failed.
@@ -113,7 +116,7 @@ def rewrite_data_files(
         by=tuple(by),
         spec=spec,
     ).with_options(options or {})
-    return run_rewrite(table, chosen, spark=spark, branch=branch, progress=progress, commit=commit)
+    return run_rewrite(load_table(table, catalog), chosen, spark=spark, branch=branch, progress=progress, commit=commit)
 
 
 def run_rewrite(

@@ -15,6 +15,7 @@ from rich.text import Text
 from floeplan.cli import common
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.text import counted, human_bytes
+from floeplan.times import parse_age
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -220,8 +221,8 @@ def upgrade_spec(
         int | None, typer.Option("--files-per-commit", metavar="N", help="Commit after every N files.")
     ] = None,
     grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", help="Watch for deletes of concurrent writers this long.")
-    ] = 0.0,
+        str, typer.Option("--grace", metavar="AGE", help="Watch for deletes of concurrent writers this long, e.g. 30s.")
+    ] = "0s",
     dry_run: common.DryRunOption = False,
     branch: common.BranchOption = None,
     spark: common.SparkOption = None,
@@ -247,7 +248,7 @@ def upgrade_spec(
         to=_spec_id(loaded, to, dry_run=dry_run),
         allow_coarser=allow_coarser,
         files_per_commit=files_per_commit,
-        grace_seconds=grace,
+        grace_seconds=parse_age(grace, "--grace", "s"),
         dry_run=dry_run,
         metadata_only=metadata_only,
         where=where,

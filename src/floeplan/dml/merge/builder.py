@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.dml.assign import statement_timestamp, with_timestamp
@@ -48,6 +49,7 @@ def merge(
     trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> Merge:
     """Begin a merge; add clauses and ``execute()`` it.
 
@@ -65,12 +67,13 @@ def merge(
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
     qualifiers = (
         TARGET_QUALIFIERS if target_alias is None else (target_alias,),
         SOURCE_QUALIFIERS if source_alias is None else (source_alias,),
     )
-    arguments = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
+    arguments = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists, "catalog": catalog}
     return Merge(table, source, on, spark, case_sensitive, qualifiers, arguments, summary or {}, options)
 
 

@@ -70,7 +70,7 @@ def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
     # 1. Compile the condition and the clauses over the columns of both sides.
     rows: Any = None
     if frame is None:
-        rows = arrow_table(merge.source, target.table.io)
+        rows = arrow_table(merge.source, target.table.io, merge.arguments.get("catalog"))
         source = source_schema(rows.schema)
     else:
         from pyspark.sql.pandas.types import to_arrow_schema
