@@ -14,7 +14,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli import common
+from floeplan.cli import common, completion
 from floeplan.errors import InvalidOptionError
 from floeplan.text import counted, human_bytes
 
@@ -26,11 +26,21 @@ if TYPE_CHECKING:
 
 ModeOption = Annotated[
     str | None,
-    typer.Option("--mode", metavar="MODE", help="copy-on-write or merge-on-read; by default the table property."),
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="copy-on-write or merge-on-read; by default the table property.",
+        autocompletion=completion.one_of("copy-on-write", "merge-on-read"),
+    ),
 ]
 IsolationOption = Annotated[
     str | None,
-    typer.Option("--isolation", metavar="LEVEL", help="serializable or snapshot; by default the table property."),
+    typer.Option(
+        "--isolation",
+        metavar="LEVEL",
+        help="serializable or snapshot; by default the table property.",
+        autocompletion=completion.one_of("serializable", "snapshot"),
+    ),
 ]
 FilesDryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show which files would be dropped or read; change nothing.")
@@ -44,7 +54,13 @@ SpecOption = Annotated[
     typer.Option("--spec", metavar="ID", help="Partition spec of the new files; the current one by default."),
 ]
 SetOption = Annotated[
-    list[str], typer.Option("--set", metavar="COLUMN=EXPR", help="A column and its new value; repeatable.")
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="COLUMN=EXPR",
+        help="A column and its new value; repeatable.",
+        autocompletion=completion.assignments,
+    ),
 ]
 SourceOption = Annotated[
     str, typer.Option("--source", metavar="PATH|TABLE", help="A Parquet file, a folder of them, or namespace.name.")
