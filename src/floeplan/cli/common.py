@@ -90,8 +90,8 @@ ReportsOption = Annotated[
     typer.Option(
         "--reports",
         metavar="DIR|TABLE",
-        help="Scan reports: a folder of JSON lines or logs, or a table. By default $FLOEPLAN_REPORTS, or the reports "
-        "folder of the embedded catalog.",
+        help="Scan reports: a folder of JSON lines or logs, or a table. By default $FLOEPLAN_REPORTS, or the user's "
+        "state folder.",
     ),
 ]
 
