@@ -204,7 +204,7 @@ def spark_for(url: str | None) -> SparkOnDemand:
     """The requested Spark session, opened now; without a URL, a local one that is opened when it is needed."""
     from floeplan.spark.session import SparkOnDemand
 
-    spark = SparkOnDemand(url=url or "local[*]")
+    spark = SparkOnDemand(url=url or "local[*]", opened=_announce_interrupts)
     if url is not None:
         spark.needed("--spark")
     return spark
@@ -215,6 +215,16 @@ def applies(yes: bool, dry_run: bool) -> bool:
     if yes and dry_run:
         raise InvalidOptionError("--yes and --dry-run exclude each other: omit one", context={"option": "--dry-run"})
     return yes
+
+
+def _announce_interrupts() -> None:
+    """Handle Ctrl-C again if this is the program: Spark has replaced the handler by its own."""
+    import signal
+
+    from floeplan.cli import interrupts
+
+    if isinstance(signal.getsignal(signal.SIGTERM), interrupts.StopHandler):
+        interrupts.install()
 
 
 def column_names(text: str | None) -> list[str] | None:

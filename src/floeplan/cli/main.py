@@ -21,8 +21,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
-from floeplan.text import one_line, reason, redacted
+from floeplan.cli import interrupts
+from floeplan.errors import (
+    BadInputError,
+    FloeplanError,
+    InvalidOptionError,
+    OperationInterruptedError,
+    UnknownOptionError,
+)
+from floeplan.text import counted, one_line, reason, redacted
 
 COMMANDS = {
     "plan": ("commands.plan", "Plan a scan and show what it would read."),
@@ -139,7 +146,28 @@ class ProgramCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         if ctx.find_root().obj.get("program"):
             _hide_pandas()
-        return super().invoke(ctx)
+        done = _commits()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise _interrupted(_commits() - done) from interrupt
+
+
+def _commits() -> int:
+    """Commits of this process; a command that imports nothing to commit with has none."""
+    module = sys.modules.get("floeplan.transaction.catalog_commit")
+    return 0 if module is None else int(module.CatalogCommit.completed)
+
+
+def _interrupted(commits: int) -> OperationInterruptedError:
+    what = (
+        f"{counted(commits, 'commit')} stay"
+        if commits > 1
+        else "1 commit stays"
+        if commits
+        else "nothing was committed"
+    )
+    return OperationInterruptedError(f"interrupted: {what}", committed=bool(commits))
 
 
 class _NoPandas(MetaPathFinder):
@@ -252,6 +280,7 @@ def _failure(error: Exception) -> FloeplanError:
 
 def run() -> None:
     """Run the `floeplan` program."""
+    interrupts.install()
     gc.set_threshold(_GC_ALLOCATIONS, *gc.get_threshold()[1:])
     code = main(sys.argv[1:], program=True)
     gc.freeze()  # the interpreter would look for garbage once more among all that ends with the process
