@@ -24,9 +24,10 @@ from pyiceberg.table import Table
 from floeplan.dml.assign import statement_timestamp, with_timestamp
 from floeplan.dml.commit import DmlResult
 from floeplan.dml.merge.compile import SOURCE_QUALIFIERS, TARGET_QUALIFIERS, MergeStatement, WhenText
-from floeplan.dml.merge.run import run_merge
-from floeplan.dml.target import Command, Mode, resolve
+from floeplan.dml.merge.run import plan_merge, run_merge
+from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.errors import BadInputError
+from floeplan.scan.plan import ScanPlan
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
 
@@ -110,6 +111,18 @@ class Merge(MergeStatement):
             BadInputError: An unknown column, a value that does not fit, no clause, or several source rows that would
                 change one row. Nothing is committed.
         """
+        return run_merge(*self._resolved())
+
+    def plan(self) -> ScanPlan:
+        """The files that the merge would read, after all checks that need no row of the table; nothing is written.
+
+        Raises:
+            BadInputError: As ``execute``.
+        """
+        return plan_merge(*self._resolved()).plan
+
+    def _resolved(self) -> tuple[DmlTarget, MergeStatement]:
+        """The newest table and the merge, with ``current_timestamp()`` fixed."""
         if not (self.matched or self.not_matched or self.by_source):
             raise BadInputError("a merge needs at least one clause, such as when_matched_update()")
         target = resolve(self.table, Command.MERGE, **self.arguments)
@@ -133,4 +146,4 @@ class Merge(MergeStatement):
             not_matched=fixed(self.not_matched),
             by_source=fixed(self.by_source),
         )
-        return run_merge(target, statement)
+        return target, statement
