@@ -103,6 +103,40 @@ def open_catalog(name: str | None = None) -> Catalog:
     return connect(name, properties)
 
 
+def list_tables(catalog: str | Catalog | None = None, namespace: str | None = None) -> tuple[str, list[str]]:
+    """The name of a catalog, and its tables in the order of their names; nested namespaces included.
+
+    Args:
+        catalog: A catalog, or the name of a configured one; see the module for the default.
+        namespace: Only tables of this namespace, and of those in it.
+
+    Raises:
+        UnknownTableError: There is no such namespace.
+        FloeplanError: The catalog failed.
+    """
+    if not isinstance(catalog, Catalog):
+        chosen, properties = _choose_catalog(catalog)
+        if properties is None and not (embedded_home() / "catalog.db").exists() and namespace is None:
+            return chosen, []
+        catalog = open_catalog(chosen)
+    context = {"catalog": catalog.name, "namespace": namespace}
+    try:
+        namespaces = [*catalog.list_namespaces()] if namespace is None else [tuple(namespace.split("."))]
+        found: list[str] = []
+        while namespaces:
+            outer = namespaces.pop()
+            found += [".".join(identifier) for identifier in catalog.list_tables(outer)]
+            # Only deeper ones, in case a catalog lists the namespace itself too.
+            namespaces += [inner for inner in catalog.list_namespaces(outer) if len(inner) > len(outer)]
+    except NoSuchNamespaceError as error:
+        message = f"no namespace {namespace!r} in catalog {catalog.name!r}"
+        raise UnknownTableError(message, kind="unknown-namespace", context=context) from error
+    except Exception as error:
+        message = f"catalog {catalog.name!r} cannot list its tables: {reason(error, lines=2)}"
+        raise FloeplanError(message, kind="unreachable", context=context, retryable=True, safe_to_clean=True) from error
+    return catalog.name, sorted(set(found))
+
+
 def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
     """Open a catalog with its PyIceberg configuration, overridden by these properties.
 

@@ -208,6 +208,15 @@ class StrictModeError(FloeplanError):
     exit_code = 4
 
 
+class OperationInterruptedError(FloeplanError):
+    """Ctrl-C or SIGTERM: what was committed stays, everything else is unchanged."""
+
+    default_kind = "interrupted"
+    default_safe_to_clean = True
+    default_retryable = True
+    exit_code = 130
+
+
 class CommitError(FloeplanError):
     """The commit failed; the table is unchanged."""
 

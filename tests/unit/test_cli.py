@@ -6,6 +6,7 @@ import inspect
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from rich.console import RenderableType
 from typer.testing import CliRunner
 
 from floeplan import errors
-from floeplan.catalog import load_table
+from floeplan.catalog import load_table, open_catalog
 from floeplan.cli import main as cli
 from floeplan.cli.common import CatalogOption, JsonOption, TableArgument, show
+from floeplan.dml.append import append
+from floeplan.transaction.refs import create_tag
 
 pytestmark = pytest.mark.unit
 
@@ -213,6 +216,66 @@ def test_shell_completion_offers_commands_and_options(
     with pytest.raises(SystemExit):
         cli.main([])
     assert set(capsys.readouterr().out.split()) == offered
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["plan", "db.e"], {"db.events", "db.extra"}),
+        (["plan", "db.events", "--columns", "id,r"], {"id,region"}),
+        (["plan", "db.events", "--where", "id > 3 AND re"], {"id > 3 AND region"}),
+        (["plan", "db.events", "--where", "region = 're"], set()),
+        (["update", "db.events", "--set", "i"], {"id="}),
+        (["plan", "db.events", "--ref", ""], {"main", "v1"}),
+        (["delete", "db.events", "--branch", ""], {"main"}),
+        (["delete", "db.events", "--mode", "m"], {"merge-on-read"}),
+        (["rewrite", "db.events", "--strategy", "s"], {"sort", "stitch"}),
+        (["scan", "db.events", "--format", "j"], {"jsonl"}),
+        (["plan", "--catalog", ""], {"local"}),
+        (["plan", "db.nope", "--columns", ""], set()),
+    ],
+)
+def test_shell_completion_offers_tables_columns_and_values(
+    words: list[str],
+    offered: set[str],
+    floeplan_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    catalog = open_catalog()
+    catalog.create_namespace("db")
+    schema = pa.schema({"id": pa.int64(), "region": pa.string()})
+    catalog.create_table("db.extra", schema)
+    table = catalog.create_table("db.events", schema)
+    append(table, pa.table({"id": [1], "region": ["eu"]}, schema))
+    create_tag(table, "v1")
+    catalog.close()
+    monkeypatch.setenv("_FLOEPLAN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", shlex.join(["floeplan", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    with pytest.raises(SystemExit):
+        cli.main([])
+    found = set(capsys.readouterr().out.split("\n")) - {""}
+    assert found == offered
+
+
+def test_completion_without_a_catalog_makes_none(floeplan_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_FLOEPLAN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "floeplan plan db")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit):
+        cli.main([])
+    assert not floeplan_home.exists()
+
+
+def test_help_has_groups_and_no_types_of_flags() -> None:
+    for arguments in (["--help"], ["expire", "--help"], ["rewrite", "-h"]):
+        shown = CliRunner().invoke(cli.app, arguments).stdout
+        assert "<bool>" not in shown
+    titles = ("Query", "Tables", "Change rows", "Layout", "Maintenance", "Explorer and servers", "Other")
+    shown = CliRunner().invoke(cli.app, ["--help"]).stdout
+    places = [shown.index(f"╭─ {title} ─") for title in titles]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

@@ -172,6 +172,29 @@ def test_dry_run_shows_metadata_only_deletes_and_files_to_read(unchanged: Shell)
     assert unchanged.table.metadata_location == before
 
 
+def test_a_dry_run_of_a_merge_shows_the_files_that_may_match(unchanged: Shell) -> None:
+    before = unchanged.table.metadata_location
+    source = parquet(pa.table({"id": [1, 2, 500], "v": [10.0, None, 30.0]}))
+    merge = (
+        "merge",
+        "db.events",
+        "--source",
+        source,
+        "--on",
+        "id",
+        "--dry-run",
+        "--when-not-matched-insert",
+        "id = source.id",
+    )
+    document = unchanged.document(*merge, "--when-matched-update", "v = source.v")
+    read = {name: document[name] for name in ("operation", "files_total", "files_to_read", "rows_to_read")}
+    assert read == {"operation": "merge", "files_total": 4, "files_to_read": 1, "rows_to_read": 100}
+    code, out, _ = unchanged(*merge)
+    assert (code, "nothing was changed" in out) == (0, True)
+    assert unchanged.error(*merge, "--when-matched-update", "nope = 1")[0] == 2
+    assert unchanged.table.refresh().metadata_location == before
+
+
 def test_a_dry_run_refuses_what_the_change_would_refuse(unchanged: Shell) -> None:
     assert unchanged.error("delete", "db.events", "--where", "nope = 1", "--dry-run")[0] == 2
     assert unchanged.error("update", "db.events", "--set", "nope = 1", "--where", "TRUE", "--dry-run")[0] == 2

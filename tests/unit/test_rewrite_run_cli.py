@@ -15,6 +15,7 @@ import floeplan as fp
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.metadata.files import local_path
+from floeplan.rewrite import progress
 from floeplan.rewrite.progress import BarProgress, JsonProgress
 from tests.support.tables.two_specs import EVENTS, events
 
@@ -135,11 +136,40 @@ def test_the_bar_shows_groups_bytes_rate_and_time_left() -> None:
     assert "500/1,000 bytes" in shown
 
 
+def test_progress_within_a_group(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes are counted as they are read, and never beyond the total."""
+    monkeypatch.setattr(progress, "JSON_SECONDS", 0.0)
+    stream = io.StringIO()
+    for strategy, by in (("binpack", []), ("sort", ["id"])):
+        fp.rewrite_data_files(
+            table, strategy=strategy, by=by, options={"rewrite-all": "true"}, progress=JsonProgress(stream)
+        )
+        lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+        reading = [line for line in lines if line["event"] == "progress" and line["groups_done"] == 0]
+        assert len(reading) >= 2
+        assert reading == sorted(reading, key=lambda line: line["bytes_done"])
+        assert 0 < reading[0]["bytes_done"] < lines[0]["bytes"]
+        assert max(line["bytes_done"] for line in reading) <= lines[0]["bytes"]
+        assert reading[0]["eta_seconds"] >= 0
+        stream = io.StringIO()
+
+
+def test_the_bar_moves_within_a_group() -> None:
+    stream = io.StringIO()
+    bar = BarProgress(Console(file=stream, force_terminal=True, width=140))
+    bar.start(1, 1000)
+    bar.read(300)
+    bar.read(900)
+    bar.done(1, 1000, 0)
+    bar.stop()
+    assert "1,000/1,000 bytes" in stream.getvalue()
+
+
 def test_json_progress_has_the_rate() -> None:
     stream = io.StringIO()
-    progress = JsonProgress(stream)
-    progress.start(2, 100)
-    progress.done(1, 50, 0)
+    made = JsonProgress(stream)
+    made.start(2, 100)
+    made.done(1, 50, 0)
     event = json.loads(stream.getvalue().splitlines()[1])
     assert event["bytes_per_second"] > 0
     assert event["eta_seconds"] >= 0

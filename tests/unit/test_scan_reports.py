@@ -17,7 +17,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
-from floeplan.scan.report import JsonLinesReportStore, TableReportStore, default_store, scan_report
+from floeplan.scan.report import JsonLinesReportStore, TableReportStore, default_folder, default_store, scan_report
 from tests.support.tables.layouts import Files, Layout
 from tests.support.tables.two_specs import catalog, events, two_spec_table
 
@@ -135,14 +135,39 @@ def test_reports_can_be_disabled_by_the_environment(table: Table, monkeypatch: p
     assert plan_scan(table).warnings == ()
 
 
-def test_the_default_folder_is_beside_the_embedded_catalog(
-    floeplan_home: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_default_folder_is_not_the_current_one(
+    table: Table, floeplan_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FLOEPLAN_REPORTS")
     store = default_store()
     assert isinstance(store, JsonLinesReportStore)
     assert store.directory == floeplan_home / "reports"
     assert not store.directory.exists()
+    monkeypatch.delenv("FLOEPLAN_HOME")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert default_folder() == tmp_path / ".local/state/floeplan/reports"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    current = tmp_path / "current"
+    current.mkdir()
+    monkeypatch.chdir(current)
+    plan_scan(table)
+    assert list(current.iterdir()) == []
+    assert len(list((tmp_path / "state/floeplan/reports").iterdir())) == 1
+
+
+def test_files_of_reports_are_rotated_and_the_oldest_removed(tmp_path: Path) -> None:
+    (tmp_path / "scan-20200101-000.jsonl").write_text("x" * 700)
+    (tmp_path / "other.jsonl").write_text("x" * 700)
+    store = JsonLinesReportStore(tmp_path, most_bytes=1000, file_bytes=300)
+    for line in range(20):
+        store.append({"line": line, "padding": "x" * 80})
+    files = sorted(tmp_path.glob("scan-*.jsonl"))
+    assert "scan-20200101-000.jsonl" not in {file.name for file in files}
+    assert (tmp_path / "other.jsonl").exists()
+    assert all(file.stat().st_size < 300 + 110 for file in files)
+    assert sum(file.stat().st_size for file in files) < 1000 + 300 + 110
+    kept = [json.loads(line)["line"] for file in files for line in file.read_text().splitlines()]
+    assert kept == list(range(20))[-len(kept) :]
 
 
 def _append(folder: Path, writer: int, lines: int) -> None:

@@ -6,7 +6,6 @@ import inspect
 import os
 import subprocess
 import sys
-from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from floeplan.cli.main import COMMANDS
 from floeplan.maintain import doctor, orphans
 from floeplan.rewrite.spec_upgrade import upgrade
 from floeplan.rewrite.strategies.registry import strategy_names
+from floeplan.times import parse_age
 from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.unit
@@ -150,7 +150,7 @@ def test_what_help_repeats_of_the_library() -> None:
     assert advisor.SAMPLED_ROWS == audit.SAMPLED_ROWS
     assert tuple(demo_archive.SIZES) == demo_command.SIZES
     assert doctor.SAMPLED_FILES == maintenance.SAMPLED_FILES
-    assert orphans.AGE_GUARD / timedelta(days=1) == maintenance.AGE_GUARD_DAYS
+    assert parse_age(maintenance.AGE_GUARD, "--older-than") == orphans.AGE_GUARD
     assert list(map(str, doctor.Severity)) == list(maintenance._STYLES)
     assert inspect.signature(rewrite.upgrade_spec).parameters["to"].default == upgrade.CURRENT
 

@@ -13,7 +13,6 @@ predicate that cannot be used (its columns were dropped, or its writer hid the l
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 
 from floeplan.audit.findings import RATIOS
-from floeplan.catalog import embedded_home, load_table
+from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.predicate.build import column_of, leaves
 from floeplan.predicate.compile import compile_predicate
@@ -35,7 +34,7 @@ from floeplan.predicate.ir import Column, IrExpr
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import read_batches
-from floeplan.scan.report import OFF
+from floeplan.scan.report import default_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -43,9 +42,8 @@ if TYPE_CHECKING:
 
 
 def default_reports() -> str:
-    """The location of reports when none is given: ``$FLOEPLAN_REPORTS``, or the embedded home."""
-    chosen = os.environ.get("FLOEPLAN_REPORTS", "")
-    return chosen if chosen and chosen.lower() != OFF else str(embedded_home() / "reports")
+    """The location of reports when none is given: where scans write them."""
+    return str(default_folder())
 
 
 def are_files(reports: str) -> bool:

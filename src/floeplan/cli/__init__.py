@@ -2,6 +2,8 @@
 
 - ``main``: the entry point: finds the command, runs it, reports errors and sets the exit code.
 - ``common``: options, table loading and output that commands share.
+- ``interrupts``: Ctrl-C and SIGTERM.
+- ``completion``: what the shell offers for tables, columns and values.
 - ``commands``: one module per group of commands.
 - ``row_formats``: rows as CSV, JSON lines, Arrow or Parquet.
 - ``demo_command``: ``floeplan demo``. ``demo``: its chapters. ``demo_archive``: its table, and the same table as

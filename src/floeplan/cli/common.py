@@ -23,6 +23,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from floeplan.cli import completion
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.text import document_text, without_secrets
 
@@ -38,12 +39,31 @@ PIPE_WIDTH = 160
 # Options of all commands.
 
 TableArgument = Annotated[
-    str, typer.Argument(metavar="TABLE", help="namespace.name, or the path of a *.metadata.json or table folder.")
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help="namespace.name, or the path of a *.metadata.json or table folder.",
+        autocompletion=completion.tables,
+    ),
 ]
-ChangedTableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The table to change, as namespace.name.")]
-WhereOption = Annotated[str | None, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression.")]
+ChangedTableArgument = Annotated[
+    str,
+    typer.Argument(metavar="TABLE", help="The table to change, as namespace.name.", autocompletion=completion.tables),
+]
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        "--where", metavar="EXPR", help="A Spark-SQL boolean expression.", autocompletion=completion.conditions
+    ),
+]
 RequiredWhereOption = Annotated[
-    str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression; TRUE for all rows.")
+    str,
+    typer.Option(
+        "--where",
+        metavar="EXPR",
+        help="A Spark-SQL boolean expression; TRUE for all rows.",
+        autocompletion=completion.conditions,
+    ),
 ]
 CatalogOption = Annotated[
     str | None,
@@ -51,6 +71,7 @@ CatalogOption = Annotated[
         "--catalog",
         metavar="NAME",
         help="A catalog of the PyIceberg configuration; the embedded catalog 'local' if none is configured.",
+        autocompletion=completion.catalogs,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else.")]
@@ -69,18 +90,26 @@ ReportsOption = Annotated[
     typer.Option(
         "--reports",
         metavar="DIR|TABLE",
-        help="Scan reports: a folder of JSON lines or logs, or a table. By default $FLOEPLAN_REPORTS, or the reports "
-        "folder of the embedded catalog.",
+        help="Scan reports: a folder of JSON lines or logs, or a table. By default $FLOEPLAN_REPORTS, or the user's "
+        "state folder.",
     ),
 ]
 
 # Options of commands that read.
 
 ColumnsOption = Annotated[
-    str | None, typer.Option("--columns", metavar="a,b", help="Columns to read, nested ones by path; all by default.")
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="a,b",
+        help="Columns to read, nested ones by path; all by default.",
+        autocompletion=completion.columns,
+    ),
 ]
 SnapshotOption = Annotated[int | None, typer.Option("--snapshot-id", metavar="N", help="Read this snapshot.")]
-RefOption = Annotated[str | None, typer.Option("--ref", metavar="NAME", help="Read this branch or tag.")]
+RefOption = Annotated[
+    str | None, typer.Option("--ref", metavar="NAME", help="Read this branch or tag.", autocompletion=completion.refs)
+]
 AsOfOption = Annotated[
     str | None,
     typer.Option("--as-of", metavar="TIME", help="Read as of a time, e.g. 2024-03-01T12:00:00 (UTC by default)."),
@@ -92,10 +121,14 @@ NoReportOption = Annotated[bool, typer.Option("--no-report", help="Do not write 
 # Options of commands that write.
 
 BranchOption = Annotated[
-    str | None, typer.Option("--branch", metavar="NAME", help="The branch to use; main by default.")
+    str | None,
+    typer.Option(
+        "--branch", metavar="NAME", help="The branch to use; main by default.", autocompletion=completion.branches
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Apply the changes; without it, this is a dry run.")]
+DefaultDryRunOption = Annotated[bool, typer.Option("--dry-run", help="The default: show what would change.")]
 TrustListsOption = Annotated[
     bool,
     typer.Option(
@@ -171,10 +204,27 @@ def spark_for(url: str | None) -> SparkOnDemand:
     """The requested Spark session, opened now; without a URL, a local one that is opened when it is needed."""
     from floeplan.spark.session import SparkOnDemand
 
-    spark = SparkOnDemand(url=url or "local[*]")
+    spark = SparkOnDemand(url=url or "local[*]", opened=_announce_interrupts)
     if url is not None:
         spark.needed("--spark")
     return spark
+
+
+def applies(yes: bool, dry_run: bool) -> bool:
+    """Whether a command that deletes files applies its changes: only with ``--yes``."""
+    if yes and dry_run:
+        raise InvalidOptionError("--yes and --dry-run exclude each other: omit one", context={"option": "--dry-run"})
+    return yes
+
+
+def _announce_interrupts() -> None:
+    """Handle Ctrl-C again if this is the program: Spark has replaced the handler by its own."""
+    import signal
+
+    from floeplan.cli import interrupts
+
+    if isinstance(signal.getsignal(signal.SIGTERM), interrupts.StopHandler):
+        interrupts.install()
 
 
 def column_names(text: str | None) -> list[str] | None:

@@ -21,16 +21,29 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
-from floeplan.text import one_line, reason, redacted
+from floeplan.cli import interrupts
+from floeplan.errors import (
+    BadInputError,
+    FloeplanError,
+    InvalidOptionError,
+    OperationInterruptedError,
+    UnknownOptionError,
+)
+from floeplan.text import counted, one_line, reason, redacted
 
 COMMANDS = {
     "plan": ("commands.plan", "Plan a scan and show what it would read."),
     "why": ("commands.plan", "Show which pass, condition and statistic keep or drop a data file."),
     "scan": ("commands.plan", "Read matching rows."),
-    "entries": ("commands.inspect", "Write the manifest entries of a snapshot to one Parquet file."),
-    "inspect": ("commands.inspect", "Show partition specs, schemas, snapshots, files by spec, delete files and sizes."),
     "prune": ("commands.prune", "Show the row groups and pages of a Parquet file that may match a predicate."),
+    "list": ("commands.tables", "List the tables of a catalog."),
+    "inspect": ("commands.inspect", "Show partition specs, schemas, snapshots, files by spec, delete files and sizes."),
+    "snapshots": ("commands.tables", "Show the snapshots of a table with their branches and tags, newest first."),
+    "rollback": ("commands.tables", "Move a branch back to one of its earlier snapshots; nothing is deleted."),
+    "branch": ("commands.tables", "List, create, move or drop branches."),
+    "tag": ("commands.tables", "List, create, move or drop tags."),
+    "properties": ("commands.tables", "Show, set or remove table properties."),
+    "entries": ("commands.inspect", "Write the manifest entries of a snapshot to one Parquet file."),
     "append": ("commands.dml", "Append the rows of Parquet files."),
     "delete": ("commands.dml", "Delete matching rows."),
     "update": ("commands.dml", "Update matching rows."),
@@ -62,6 +75,20 @@ COMMANDS = {
 `a-b` is the function `a_b`, whose docstring begins with the summary.
 """
 
+GROUPS = {
+    "commands.plan": "Query",
+    "commands.prune": "Query",
+    "commands.tables": "Tables",
+    "commands.inspect": "Tables",
+    "commands.dml": "Change rows",
+    "commands.rewrite": "Layout",
+    "commands.audit": "Layout",
+    "commands.maintenance": "Maintenance",
+    "commands.explorer": "Explorer and servers",
+    "commands.serve_catalog": "Explorer and servers",
+}
+"""The group of a command in `--help`, by its module; groups come in the order of their first command."""
+
 _GC_ALLOCATIONS = 100_000
 """Python's default looks for garbage more often, among imported modules too, which takes a tenth of the start-up."""
 
@@ -81,14 +108,15 @@ class LazyCommands(TyperGroup):
         options = super().get_params(ctx)
         for option in options:
             option.default = option.default or False
-        return options
+        return _without_types_of_flags(options)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand:
         """A command as help and completion list it: without parameters."""
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
+        module, summary = COMMANDS[cmd_name]
+        return TyperCommand(cmd_name, help=summary, rich_help_panel=GROUPS.get(module, "Other"))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
@@ -101,13 +129,45 @@ class LazyCommands(TyperGroup):
         raise UnknownOptionError(f"unknown command {name!r}; {hint}", context={"command": name})
 
 
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """Show a flag without `<bool>`: it takes no value."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
 class ProgramCommand(TyperCommand):
     """A command that prepares the process before it runs, if the process is the `floeplan` program."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         if ctx.find_root().obj.get("program"):
             _hide_pandas()
-        return super().invoke(ctx)
+        done = _commits()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise _interrupted(_commits() - done) from interrupt
+
+
+def _commits() -> int:
+    """Commits of this process; a command that imports nothing to commit with has none."""
+    module = sys.modules.get("floeplan.transaction.catalog_commit")
+    return 0 if module is None else int(module.CatalogCommit.completed)
+
+
+def _interrupted(commits: int) -> OperationInterruptedError:
+    what = (
+        f"{counted(commits, 'commit')} stay"
+        if commits > 1
+        else "1 commit stays"
+        if commits
+        else "nothing was committed"
+    )
+    return OperationInterruptedError(f"interrupted: {what}", committed=bool(commits))
 
 
 class _NoPandas(MetaPathFinder):
@@ -220,6 +280,7 @@ def _failure(error: Exception) -> FloeplanError:
 
 def run() -> None:
     """Run the `floeplan` program."""
+    interrupts.install()
     gc.set_threshold(_GC_ALLOCATIONS, *gc.get_threshold()[1:])
     code = main(sys.argv[1:], program=True)
     gc.freeze()  # the interpreter would look for garbage once more among all that ends with the process

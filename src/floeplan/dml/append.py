@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes
+from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
 from floeplan.dml.sources import arrow_batches, is_data_frame, parquet_paths, parquet_tables
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import BadInputError
@@ -42,6 +43,7 @@ def append(
     fast: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> DmlResult:
     """Append rows.
 
@@ -56,8 +58,9 @@ def append(
         fast: Do not merge small manifests.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
-    target = resolve(table, Command.APPEND, branch=branch)
+    target = resolve(table, Command.APPEND, branch=branch, catalog=catalog)
     changes = ChangeBuilder(merge_manifests=not fast)
     if add_files:
         paths = parquet_paths(data)
@@ -65,8 +68,9 @@ def append(
             raise BadInputError("only Parquet files can be added as they are; give their paths")
         changes.register(existing_file_entries(target.table, paths, spec_id=spec_id, hive_partitions=hive_partitions))
     else:
-        for entries in write_rows(target, data, spark, spec_id):
-            changes.insert(entries)
+        with discard_on_failure(changes, target):
+            for entries in write_rows(target, data, spark, spec_id):
+                changes.insert(entries)
     return commit_changes(target, changes, summary=summary, options=options, owns_files=not add_files)
 
 

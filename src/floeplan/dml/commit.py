@@ -25,7 +25,7 @@ from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.scan.model import PlannedFiles
-from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions, delay_interrupt
 from floeplan.transaction.change import (
     Check,
     ConflictValidation,
@@ -253,19 +253,20 @@ def commit_changes(
         checks -= {Check.NO_NEW_DELETES_FOR_REMOVED}
         if changes.rewrote and changes.removed_data:
             checks |= {Check.NO_NEW_DELETES_FOR_REMOVED}
-    committed = commit_change(
-        target.table,
-        changes.build(target, summary or {}),
-        branch=target.branch,
-        validation=ConflictValidation(
-            starting_snapshot_id=target.snapshot_id,
-            checks=checks,
-            conflict_filter=conflict_filter,
-            referenced_data_files=frozenset(changes.referenced),
-            partitions=partitions,
-        ),
-        options=replace(options or CommitOptions(), owns_files=owns_files),
-        extra_updates=(SetPropertiesUpdate(updates=dict(properties)),) if properties else (),
-    )
+    with delay_interrupt():
+        committed = commit_change(
+            target.table,
+            changes.build(target, summary or {}),
+            branch=target.branch,
+            validation=ConflictValidation(
+                starting_snapshot_id=target.snapshot_id,
+                checks=checks,
+                conflict_filter=conflict_filter,
+                referenced_data_files=frozenset(changes.referenced),
+                partitions=partitions,
+            ),
+            options=replace(options or CommitOptions(), owns_files=owns_files),
+            extra_updates=(SetPropertiesUpdate(updates=dict(properties)),) if properties else (),
+        )
     update_to_commit(target.table, committed.table)
     return changes.result(target, committed)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.dml.assign import (
@@ -72,6 +73,7 @@ def delete(
     trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> DmlResult:
     """Delete the rows for which a predicate is TRUE.
 
@@ -86,11 +88,14 @@ def delete(
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Returns:
         The result; ``snapshot_id`` is ``None`` when no row matched and nothing was committed.
     """
-    target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists)
+    target = resolve(
+        table, Command.DELETE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists, catalog=catalog
+    )
     where = with_timestamp(where, statement_timestamp())
     return _change(target, where, None, spark, case_sensitive, summary, options)
 
@@ -108,6 +113,7 @@ def update(
     trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> DmlResult:
     """Update the rows for which a predicate is TRUE.
 
@@ -123,8 +129,11 @@ def update(
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
-    target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists)
+    target = resolve(
+        table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists, catalog=catalog
+    )
     timestamp = statement_timestamp()
     where = with_timestamp(where, timestamp)
     values = {name: with_timestamp(value, timestamp) for name, value in set.items()}

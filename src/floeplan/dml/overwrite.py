@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
@@ -62,6 +63,7 @@ def overwrite(
     trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> DmlResult:
     """Replace rows.
 
@@ -79,12 +81,21 @@ def overwrite(
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
     if dynamic and where is not None:
         raise BadInputError("a dynamic overwrite replaces partitions; give a predicate or dynamic, not both")
     if same_spec_only and not dynamic:
         raise BadInputError("same_spec_only is an option of dynamic overwrites")
-    target = resolve(table, Command.OVERWRITE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists)
+    target = resolve(
+        table,
+        Command.OVERWRITE,
+        branch=branch,
+        mode=mode,
+        isolation=isolation,
+        trust_lists=trust_lists,
+        catalog=catalog,
+    )
     changes = ChangeBuilder()
     level = None if isolation is None else target.isolation
     conflict_filter: IrExpr = TRUE

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
@@ -80,10 +81,10 @@ def arrow_batches(data: object) -> Iterator[pa.Table]:
             yield without_ids(table)
 
 
-def arrow_table(data: object, io: FileIO) -> pa.Table:
+def arrow_table(data: object, io: FileIO, catalog: str | Catalog | None = None) -> pa.Table:
     """All rows of a source as one table: Arrow data, a table or its name, Parquet files."""
     if isinstance(data, Table) or (isinstance(data, str) and "/" not in data and not data.endswith(".parquet")):
-        return without_ids(plan_scan(load_table(data), options=ScanOptions(report=False)).to_arrow())
+        return without_ids(plan_scan(load_table(data, catalog), options=ScanOptions(report=False)).to_arrow())
     paths = parquet_paths(data)
     if paths is not None:
         return pa.concat_tables([table for path in paths for table in parquet_tables(path, io)])

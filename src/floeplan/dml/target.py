@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -88,9 +89,10 @@ def resolve(
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
     trust_lists: bool = False,
+    catalog: str | Catalog | None = None,
 ) -> DmlTarget:
     """Load the newest table and resolve branch, mode and isolation level."""
-    found = load_table(table)
+    found = load_table(table, catalog)
     if isinstance(found, StaticTable):
         raise BadInputError(
             "a table opened by its metadata file is read-only; name it as namespace.name in its catalog",

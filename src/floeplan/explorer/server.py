@@ -30,7 +30,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from pyiceberg.table import Table
 
 from floeplan.audit.reports import check_reports
-from floeplan.catalog import load_table, open_catalog
+from floeplan.catalog import list_tables, load_table
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownTableError
 from floeplan.explorer.documents import (
     MOST_FILES,
@@ -153,15 +153,7 @@ class ExplorerService:
         """The tables that can be requested, of all namespaces, nested ones included."""
         if self.only is not None:
             return [self.only]
-        catalog = open_catalog(self.catalog)
-        found: list[str] = []
-        namespaces = list(catalog.list_namespaces())
-        while namespaces:
-            namespace = namespaces.pop()
-            found += [".".join(identifier) for identifier in catalog.list_tables(namespace)]
-            # Only deeper ones, in case a catalog lists the namespace itself too.
-            namespaces += [inner for inner in catalog.list_namespaces(namespace) if len(inner) > len(namespace)]
-        return sorted(found)
+        return list_tables(self.catalog)[1]
 
     def _name(self, parameters: Parameters) -> str:
         name = parameters.get("table") or self.only

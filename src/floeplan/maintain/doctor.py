@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
@@ -167,6 +168,7 @@ def doctor(
     sample: int = SAMPLED_FILES,
     filtered: Sequence[str] = (),
     commit: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> DoctorResult:
     """Check a branch for problems, and optionally repair those that metadata alone can repair.
 
@@ -178,8 +180,9 @@ def doctor(
         sample: Data files whose rows are compared with their partition; 0 reads metadata only.
         filtered: Columns that queries filter by and that should have bounds.
         commit: Commit and retry options.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
-    loaded = load_table(table)
+    loaded = load_table(table, catalog)
     repaired, manifests = None, 0
     if repair:
         manifests = repair_summaries(loaded, branch=branch, options=commit)

@@ -15,13 +15,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -46,6 +47,7 @@ from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.snapshot.reader import read_manifest_lists
 from floeplan.text import counted, parse_count
+from floeplan.times import limit_ms
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 from floeplan.transaction.refs import table_and_ref
 
@@ -88,30 +90,38 @@ class ExpireResult(Displayed):
 def expire_snapshots(
     table: Table | str,
     *,
+    older_than: datetime | timedelta | None = None,
     older_than_ms: int | None = None,
     retain_last: int | None = None,
     dry_run: bool = True,
     trust_lists: bool = False,
     now_ms: int | None = None,
     commit: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> ExpireResult:
     """Expire old snapshots and delete unreferenced files.
 
     Args:
         table: The table, or its name.
-        older_than_ms: Snapshots made before this time, in milliseconds since 1970, are old; by default
+        older_than: Snapshots made before this time, or older than this age, are old; by default
             ``history.expire.max-snapshot-age-ms`` of the table, or 5 days ago.
+        older_than_ms: The same as milliseconds since 1970.
         retain_last: Snapshots of a branch to keep regardless of their age.
         dry_run: Only report what would be done.
         trust_lists: Continue if a manifest list has fewer files than its snapshot summary reports.
         now_ms: The current time.
         commit: Commit and retry options.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
-    loaded = load_table(table)
+    loaded = load_table(table, catalog)
     if retain_last is not None and retain_last < 1:
         raise InvalidOptionError("at least one snapshot must be retained", context={"retain_last": retain_last})
     refuse_shared_files(loaded.metadata, "expire snapshots")
     now = int(time.time() * 1000) if now_ms is None else now_ms
+    if older_than is not None:
+        if older_than_ms is not None:
+            raise InvalidOptionError("older_than and older_than_ms exclude each other: give one of them")
+        older_than_ms = limit_ms(older_than, now)
     rule = _Rule(now, older_than_ms, retain_last)
     expiry = rule.apply(loaded.metadata)
     kept = [s for s in loaded.metadata.snapshots if s.snapshot_id not in expiry.snapshot_ids]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pyiceberg.catalog import Catalog
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -81,9 +82,9 @@ class Inspection(Displayed):
         return found | lists | {"files_by_spec": [files.to_dict() for files in self.files_by_spec]}
 
 
-def inspect_table(table: Table | str, *, branch: str = MAIN_BRANCH) -> Inspection:
+def inspect_table(table: Table | str, *, branch: str = MAIN_BRANCH, catalog: str | Catalog | None = None) -> Inspection:
     """Summarize a table and the head of one of its branches."""
-    loaded = load_table(table)
+    loaded = load_table(table, catalog)
     head = SnapshotReader.of_branch(loaded, branch)
     data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset()))
     return inspect_files(loaded, head, data, head.deletes(), branch=branch)

@@ -17,10 +17,11 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable, Table
 
@@ -29,6 +30,7 @@ from floeplan.display import Displayed
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.expire import reachable_files, refuse_shared_files
 from floeplan.metadata.files import Location, TableFiles, TableLocations, writing
+from floeplan.times import in_utc
 
 AGE_GUARD = timedelta(days=3)
 LEAST_AGE = timedelta(days=1)
@@ -65,19 +67,21 @@ class OrphansResult(Displayed):
 def remove_orphans(
     table: Table | str,
     *,
-    older_than: timedelta = AGE_GUARD,
+    older_than: timedelta | datetime = AGE_GUARD,
     dry_run: bool = True,
     trust_lists: bool = False,
     now_s: float | None = None,
+    catalog: str | Catalog | None = None,
 ) -> OrphansResult:
     """Find files that a table does not refer to, and delete them unless it is a dry run.
 
     Args:
         table: The table, or its name.
-        older_than: How old a file must be.
+        older_than: How old a file must be, or the time before which it must have been written.
         dry_run: Only report what would be deleted.
         trust_lists: Continue if a manifest list has fewer files than its snapshot summary reports.
         now_s: The current time in seconds since 1970; by default the earlier of this machine's and the store's clock.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Raises:
         InvalidOptionError: The age guard is less than a day.
@@ -85,12 +89,14 @@ def remove_orphans(
         CorruptMetadataError: The table names a file under another scheme or authority than its location has, or a
             manifest list that is not trusted may be truncated.
     """
+    if isinstance(older_than, datetime):
+        older_than = datetime.now(UTC) - in_utc(older_than)
     if older_than < LEAST_AGE:
         raise InvalidOptionError(
             f"files younger than {LEAST_AGE.days} day may belong to a running commit; raise the age",
             context={"older_than_s": older_than.total_seconds()},
         )
-    loaded = load_table(table)
+    loaded = load_table(table, catalog)
     refuse_shared_files(loaded.metadata, "remove orphans")
     # Listed first, loaded after that: files committed in between are reachable.
     listed = _listed(loaded)

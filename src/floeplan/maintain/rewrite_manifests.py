@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
@@ -110,6 +111,7 @@ def rewrite_manifests(
     dry_run: bool = False,
     branch: str = MAIN_BRANCH,
     commit: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> RewriteManifestsResult:
     """Cluster the manifests of a branch by partition.
 
@@ -120,10 +122,11 @@ def rewrite_manifests(
         dry_run: Only report what would be done.
         branch: The branch.
         commit: Commit and retry options.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
     if least_entries < 1:
         raise InvalidOptionError("least_entries must be at least 1", context={"value": least_entries})
-    loaded = load_table(table)
+    loaded = load_table(table, catalog)
     for spec_id in spec_ids or ():
         UnionPartitionType.of_table(loaded.metadata).spec(spec_id)
     planned: list[tuple[SnapshotReader, list[_Group]]] = []

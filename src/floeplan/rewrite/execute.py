@@ -11,15 +11,14 @@ ends, files that were written but not committed are removed, unless the commit s
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from types import FrameType
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
@@ -41,7 +40,7 @@ from floeplan.rewrite.run.group import GroupResult, GroupTask
 from floeplan.rewrite.run.rewrite_group import prepare
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.tasks.runner import run_jobs
-from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions, delay_interrupt
 from floeplan.transaction.change import (
     Check,
     ConflictValidation,
@@ -78,6 +77,7 @@ def rewrite_data_files(
     branch: str | None = None,
     progress: Progress | None = None,
     commit: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> RewriteResult:
     """Rewrite data files that are too small, too large, have many deletes, or an old partition spec.
 
@@ -98,6 +98,7 @@ def rewrite_data_files(
         branch: The branch to rewrite instead of ``main``.
         progress: Receives progress reports.
         commit: Commit and retry options.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Raises:
         FloeplanError: No group could be rewritten, or planning failed.
@@ -113,7 +114,7 @@ def rewrite_data_files(
         by=tuple(by),
         spec=spec,
     ).with_options(options or {})
-    return run_rewrite(table, chosen, spark=spark, branch=branch, progress=progress, commit=commit)
+    return run_rewrite(load_table(table, catalog), chosen, spark=spark, branch=branch, progress=progress, commit=commit)
 
 
 def run_rewrite(
@@ -184,6 +185,15 @@ class _Run:
         """Rewrite all groups and commit them."""
         plan, options = self.planned.plan, self.planned.plan.options
         rewriter, tasks = prepare(plan, self.spark)
+        stopping = threading.Event()
+
+        def on_read(size: int) -> None:
+            if stopping.is_set():
+                raise FloeplanError("the rewrite was stopped", kind="interrupted", safe_to_clean=True)
+            self.progress.read(size)
+
+        if self.spark is None:  # a function of this process cannot be sent to executors
+            rewriter = replace(rewriter, on_read=on_read)
         self.manager.results_expected = len(tasks)
         # Without partial progress everything is one commit.
         commits = options.partial_progress_max_commits if options.partial_progress_enabled else 1
@@ -210,6 +220,7 @@ class _Run:
             concurrent_jobs=options.max_concurrent_file_group_rewrites,
             discard=discard,
             error_kind="rewrite-failed",
+            stop=stopping.set,
         )
         try:
             with closing(running):
@@ -287,28 +298,3 @@ def _jobs(tasks: Sequence[GroupTask]) -> Iterator[list[GroupTask]]:
             job = []
     if job:
         yield job
-
-
-@contextmanager
-def delay_interrupt() -> Iterator[None]:
-    """Delay the first Ctrl-C until the block ends, so that the commit state is known; a second one interrupts at once.
-
-    Does nothing in other threads and in background jobs that ignore SIGINT.
-    """
-    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
-    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
-        yield
-        return
-    received = list[int]()
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if received:
-        raise KeyboardInterrupt

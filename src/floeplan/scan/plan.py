@@ -17,15 +17,18 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType
 
 from floeplan.catalog import load_table
+from floeplan.errors import BadInputError
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats
@@ -50,6 +53,7 @@ from floeplan.snapshot.passes import (
     match,
 )
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target, select
+from floeplan.times import epoch_ms
 from floeplan.vectors import Mask
 
 if TYPE_CHECKING:
@@ -74,9 +78,11 @@ def plan_scan(
     columns: Sequence[str] | None = None,
     snapshot_id: int | None = None,
     ref: str | None = None,
+    as_of: datetime | None = None,
     timestamp_ms: int | None = None,
     case_sensitive: bool = True,
     options: ScanOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> ScanPlan:
     """Plan a scan of one snapshot.
 
@@ -84,18 +90,24 @@ def plan_scan(
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
         where: Spark-SQL text, a PyIceberg expression, tuples or IR; every row when not given.
         columns: Columns to read; all when not given. Bytes are counted for these only.
-        snapshot_id: The snapshot to read; the current one when none of the three is given.
+        snapshot_id: The snapshot to read; the current one when none of the four is given.
         ref: A branch or tag to read.
-        timestamp_ms: The time to read the table as of, in milliseconds since 1970.
+        as_of: The time to read the table as of; UTC unless it has an offset.
+        timestamp_ms: The same in milliseconds since 1970.
         case_sensitive: Whether column names must match exactly.
         options: What planning may use.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Raises:
         BadInputError: An unknown column, snapshot or ref, or an invalid predicate.
         CorruptMetadataError: Metadata that contradicts itself or cannot be read.
     """
     chosen = options or ScanOptions()
-    target = resolve_target(load_table(table), snapshot_id=snapshot_id, ref=ref, timestamp_ms=timestamp_ms)
+    if as_of is not None:
+        if timestamp_ms is not None:
+            raise BadInputError("as_of and timestamp_ms exclude each other: give one of them")
+        timestamp_ms = epoch_ms(as_of)
+    target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref, timestamp_ms=timestamp_ms)
     compiled = compile_predicate(TRUE if where is None else where, target.schema, case_sensitive=case_sensitive)
     schema = target.schema if columns is None else select(target.schema, columns, case_sensitive)
     return _Planner(target, compiled, schema, columns is not None, chosen).plan()

@@ -4,14 +4,15 @@ The standard part is what Iceberg's own reporters write, so reports of several e
 ``floeplan`` holds the numbers per partition spec, the passes with the effect of every conjunct, and the warnings.
 
 Reports are stored in a folder of JSON lines, or in an Iceberg table. The default is the folder ``$FLOEPLAN_REPORTS``,
-or ``reports`` beside the embedded catalog; ``FLOEPLAN_REPORTS=off`` disables reports. A report that cannot be stored is
-a warning of the plan.
+or ``reports`` in ``$FLOEPLAN_HOME``, or else the user's state folder; ``FLOEPLAN_REPORTS=off`` disables reports. The
+oldest reports of the default folder are removed. A report that cannot be stored is a warning of the plan.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, reduce
 from importlib.metadata import version
@@ -26,7 +27,6 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from floeplan.catalog import embedded_home
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.parquet.prune.selection import distinct
@@ -75,6 +75,9 @@ _version = cache(version)
 Shares: TypeAlias = npt.NDArray[np.float64]
 
 OFF = "off"
+REPORT_FILE_BYTES = 16 * 1024 * 1024
+MOST_REPORT_BYTES = 256 * 1024 * 1024
+"""Size of a file of reports, and of all of them in the default folder; a report has a few KiB."""
 REPORT_SCHEMA = pa.schema(
     [
         ("timestamp", pa.timestamp("us", "UTC")),
@@ -170,19 +173,50 @@ def _metrics(plan: PlannedScan) -> dict[str, Any]:
 
 
 class JsonLinesReportStore:
-    """A folder with one file per process and day; every report is one line, written in one piece."""
+    """A folder with a file per day, or several when they are large; every report is one line, written in one piece.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    Args:
+        directory: The folder; the first report creates it.
+        most_bytes: Remove the oldest files when a new one is begun and all of them have more bytes.
+        file_bytes: Begin another file when one has this many bytes.
+    """
+
+    def __init__(self, directory: Path, most_bytes: int | None = None, file_bytes: int = REPORT_FILE_BYTES) -> None:
+        self.directory, self.most_bytes, self.file_bytes = directory, most_bytes, file_bytes
 
     def append(self, report: Mapping[str, Any]) -> None:
-        """Append a line; the first report creates the folder."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"scan-{datetime.now(UTC):%Y%m%d}-{os.getpid()}.jsonl"
+        """Append a line."""
         line = document_text(report, default=str) + "\n"
-        # Unbuffered: one write call per line, so that the lines of several threads do not mix.
-        with path.open("ab", buffering=0) as file:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # Unbuffered and appended: one write call per line, so that the lines of several processes do not mix.
+        with self._file().open("ab", buffering=0) as file:
             file.write(line.encode("utf-8", "backslashreplace"))
+
+    def _file(self) -> Path:
+        """The file of today that is not full yet; before a new one is begun, old ones may be removed."""
+        day = f"scan-{datetime.now(UTC):%Y%m%d}"
+        last = max((path.stem for path in self.directory.glob(f"{day}-*.jsonl")), default=None)
+        if last is None:
+            self._remove_oldest()
+            return self.directory / f"{day}-00000.jsonl"
+        path = self.directory / f"{last}.jsonl"
+        with suppress(FileNotFoundError):
+            if path.stat().st_size >= self.file_bytes:
+                self._remove_oldest()
+                number = last.rpartition("-")[2]
+                return self.directory / f"{day}-{int(number) + 1 if number.isdecimal() else 0:05}.jsonl"
+        return path
+
+    def _remove_oldest(self) -> None:
+        if self.most_bytes is None:
+            return
+        # Names sort by day and number. A file that another process removes at the same time is gone, too.
+        total = 0
+        for path in sorted(self.directory.glob("scan-*.jsonl"), reverse=True):
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size
+                if total > self.most_bytes:
+                    path.unlink()
 
 
 class TableReportStore:
@@ -210,10 +244,19 @@ class TableReportStore:
 
 def default_store() -> ReportStore | None:
     """The folder of reports, unless reports are off."""
-    chosen = os.environ.get("FLOEPLAN_REPORTS", "")
-    if chosen.lower() == OFF:
+    if os.environ.get("FLOEPLAN_REPORTS", "").lower() == OFF:
         return None
-    return JsonLinesReportStore(Path(chosen) if chosen else embedded_home() / "reports")
+    return JsonLinesReportStore(default_folder(), MOST_REPORT_BYTES)
+
+
+def default_folder() -> Path:
+    """``$FLOEPLAN_REPORTS``, ``reports`` in ``$FLOEPLAN_HOME``, or the user's state folder."""
+    chosen, home = os.environ.get("FLOEPLAN_REPORTS", ""), os.environ.get("FLOEPLAN_HOME")
+    if chosen and chosen.lower() != OFF:
+        return Path(chosen)
+    if home:
+        return Path(home) / "reports"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "floeplan" / "reports"
 
 
 def expression_json(expr: IrExpr) -> Json:

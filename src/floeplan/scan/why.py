@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
@@ -84,7 +85,7 @@ def why(
     snapshot_id: int | None = None,
     ref: str | None = None,
     case_sensitive: bool = True,
-    catalog: str | None = None,
+    catalog: str | Catalog | None = None,
 ) -> Why:
     """Explain why a scan reads a data file or not.
 
@@ -95,7 +96,7 @@ def why(
         snapshot_id: The snapshot; the current one by default.
         ref: A branch or tag.
         case_sensitive: Whether column names must match exactly.
-        catalog: The catalog of the table.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Raises:
         UnknownFileError: The snapshot has no such file.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType, MapType
@@ -53,6 +54,7 @@ def incremental(
     columns: Sequence[str] | None = None,
     changelog: bool = False,
     carryovers: bool = False,
+    catalog: str | Catalog | None = None,
 ) -> DataFrame:
     """Read the rows appended after one snapshot, up to and including another, or all inserted and deleted rows.
 
@@ -68,11 +70,12 @@ def incremental(
             ``_change_ordinal`` (0 for the first snapshot that changed rows) and ``_commit_snapshot_id``. Without it
             only the rows of append snapshots are returned.
         carryovers: Return also the rows that a rewrite deleted from one file and inserted into another unchanged.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Raises:
         BadInputError: The first snapshot is not an ancestor of the last.
     """
-    loaded = load_table(table)
+    loaded = load_table(table, catalog)
     if not changelog:
         plan = plan_appends(loaded, from_snapshot, to_snapshot, where, columns)
         return read_plan_of(spark, plan).dataframe()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
@@ -39,7 +40,13 @@ _COUNTED = ("added", "existing", "deleted")
 
 
 def metadata_table(
-    spark: SparkSession, table: Table | str, name: str, *, snapshot_id: int | None = None, ref: str | None = None
+    spark: SparkSession,
+    table: Table | str,
+    name: str,
+    *,
+    snapshot_id: int | None = None,
+    ref: str | None = None,
+    catalog: str | Catalog | None = None,
 ) -> DataFrame:
     """One of the table's metadata tables as a DataFrame.
 
@@ -49,8 +56,9 @@ def metadata_table(
         name: ``snapshots``, ``history``, ``refs``, ``manifests``, ``entries``, ``files`` or ``partitions``.
         snapshot_id: The snapshot; by default the current one.
         ref: A branch or tag.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
-    return spark.createDataFrame(metadata_rows(table, name, snapshot_id=snapshot_id, ref=ref))
+    return spark.createDataFrame(metadata_rows(load_table(table, catalog), name, snapshot_id=snapshot_id, ref=ref))
 
 
 def metadata_rows(table: Table | str, name: str, *, snapshot_id: int | None = None, ref: str | None = None) -> pa.Table:

@@ -86,11 +86,18 @@ class SparkOnDemand:
     Args:
         session: An open session to use for everything.
         url: The session to open when one is needed and none was given.
+        opened: Called after it was opened.
     """
 
-    def __init__(self, session: SparkSession | None = None, url: str | None = None) -> None:
+    def __init__(
+        self,
+        session: SparkSession | None = None,
+        url: str | None = None,
+        opened: Callable[[], None] | None = None,
+    ) -> None:
         self.session = session
         self._url = url
+        self._opened = opened
 
     def needed(self, what: str) -> SparkSession:
         """The session, opened now, for ``what``, which only Spark can do.
@@ -102,6 +109,8 @@ class SparkOnDemand:
             if self._url is None:
                 raise BadInputError(f"{what} needs a Spark session; pass one", context={"needs": "spark"})
             self.session = open_session(self._url)
+            if self._opened is not None:
+                self._opened()
         return self.session
 
     def run(self, change: Callable[[SparkSession | None], Result]) -> Result:

@@ -99,13 +99,24 @@ class LocalThreads:
         return os.cpu_count() or 1
 
     def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
-        with ThreadPoolExecutor(len(batches), "floeplan-task") as pool:
-            running = [pool.submit(task, batch, new_attempt()) for batch in batches]
-            errors = [future.exception() for future in running]
-        return [
-            TaskOutcome(future.result()) if error is None else TaskOutcome(error=error)
-            for error, future in zip(errors, running, strict=True)
-        ]
+        outcomes: dict[int, TaskOutcome[Result]] = {}
+
+        def run(number: int, batch: list[Descriptor]) -> None:
+            try:
+                outcomes[number] = TaskOutcome(task(batch, new_attempt()))
+            except BaseException as error:
+                outcomes[number] = TaskOutcome(error=error)
+
+        pool = ThreadPoolExecutor(len(batches), "floeplan-task")
+        try:
+            for number, batch in enumerate(batches):
+                pool.submit(run, number, batch)
+            pool.shutdown(wait=True)
+        except KeyboardInterrupt as interrupt:
+            # Threads cannot be interrupted. When they are done, what they have written is discarded.
+            pool.shutdown(wait=True, cancel_futures=True)
+            return [TaskOutcome(error=interrupt), *outcomes.values()]
+        return [outcomes[number] for number in range(len(batches))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +183,7 @@ def run_jobs(
     concurrent_jobs: int,
     discard: Callable[[Result], None],
     error_kind: str,
+    stop: Callable[[], None] | None = None,
 ) -> Generator[JobOutcomes[Descriptor, Result]]:
     """Run jobs, and yield each descriptor of a job with its outcome as jobs finish.
 
@@ -184,6 +196,7 @@ def run_jobs(
         concurrent_jobs: Maximum concurrent Spark jobs.
         discard: Called with the results that the caller did not get, when it stops early.
         error_kind: The kind of an error that is none of Floeplan's.
+        stop: Called when the caller stops early; may make tasks in this process fail soon.
     """
     tag = f"floeplan-{uuid.uuid4().hex[:12]}"  # by which Spark finds the jobs to interrupt
 
@@ -212,6 +225,8 @@ def run_jobs(
                 yield future.result()
         except BaseException:
             # GeneratorExit when the caller stops, KeyboardInterrupt while waiting.
+            if stop is not None:
+                stop()
             for future in running:
                 future.cancel()
             if spark is not None:

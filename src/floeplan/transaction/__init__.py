@@ -25,7 +25,8 @@ Modules in reading order:
   data file.
 - ``metadata_json``: table metadata files where PyIceberg writes them.
 - ``move_entries``: a ``replace`` snapshot that moves entries between manifests.
-- ``refs``, ``evolve_spec``, ``upgrade_format``: branches and tags, partition evolution, the format version.
+- ``refs``, ``evolve_spec``, ``upgrade_format``, ``properties``: branches and tags, partition evolution, the format
+  version, table properties.
 
 May be imported by tasks, spark, dml, rewrite, maintain and above; imports write, scan, snapshot, metadata and below.
 """

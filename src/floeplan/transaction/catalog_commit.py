@@ -13,10 +13,14 @@ may still arrive late; it is harmless only once the table has moved on so that i
 from __future__ import annotations
 
 import random
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias, cast
+from types import FrameType
+from typing import ClassVar, Protocol, TypeAlias, cast
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import (
@@ -170,6 +174,9 @@ class PendingUpdate(Protocol):
 class CatalogCommit:
     """Commits one pending update; ``newest`` is the table as last loaded."""
 
+    completed: ClassVar[int] = 0
+    """Commits of this process, by which the program reports whether an interrupted command committed anything."""
+
     def __init__(self, table: Table, update: PendingUpdate, options: CommitOptions) -> None:
         if isinstance(table, StaticTable):
             raise BadInputError(
@@ -256,6 +263,7 @@ class CatalogCommit:
         except Exception as lost:
             self._unanswered.append(built)
             return None if self._check_status(lost) else lost
+        CatalogCommit.completed += 1
         metadata, location = response.metadata, response.metadata_location
         self.newest = Table(current.name(), metadata, location, current.io, current.catalog, current.config)
         if self._options.clean and isinstance(current.catalog, MetastoreCatalog):
@@ -307,6 +315,40 @@ class CatalogCommit:
 
     def _context(self) -> dict[str, object]:
         return {"table": self._name, "attempts": self.attempts}
+
+
+@contextmanager
+def delay_interrupt() -> Iterator[None]:
+    """Delay the first Ctrl-C or SIGTERM until the block ends, so that the commit state is known.
+
+    A second one acts at once. SIGTERM is left alone unless the program handles it. Does nothing in other threads and in
+    background jobs that ignore SIGINT.
+    """
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)}
+    handled = {number for number, handler in before.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread() or not handled:
+        yield
+        return
+    received = list[int]()
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if (announce := getattr(before[signal.Signals(number)], "announce", None)) is not None:
+            announce()
+        restore()
+
+    def restore() -> None:
+        for number in handled:
+            signal.signal(number, before[number])
+
+    for number in handled:
+        signal.signal(number, remember)
+    try:
+        yield
+    finally:
+        restore()
+    if received:
+        raise KeyboardInterrupt
 
 
 def _remove_old_metadata(before: TableMetadata, committed: Table) -> None:

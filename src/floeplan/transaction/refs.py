@@ -4,7 +4,7 @@ Rule: commits move a branch and never a tag; ``main`` is always a branch and can
 is decided on the newest table, and the commit requires that the ref has not changed since.
 
 Fail-safe: a rollback goes to an ancestor and a fast-forward to a descendant; everything else needs ``set_current`` or
-``replace=True``, which may leave snapshots unreferenced.
+``replace=True``, which may leave snapshots unreferenced. A dry run makes the same checks and changes nothing.
 """
 
 from __future__ import annotations
@@ -66,10 +66,11 @@ def create_branch(
     *,
     replace: bool = False,
     retention: Retention | None = None,
+    dry_run: bool = False,
     options: CommitOptions | None = None,
 ) -> Table:
     """Create a branch at a snapshot, by default the current one."""
-    return _create(table, name, SnapshotRefType.BRANCH, snapshot_id, replace, retention, options)
+    return _create(table, name, SnapshotRefType.BRANCH, snapshot_id, replace, retention, dry_run, options)
 
 
 def create_tag(
@@ -79,23 +80,26 @@ def create_tag(
     *,
     replace: bool = False,
     retention: Retention | None = None,
+    dry_run: bool = False,
     options: CommitOptions | None = None,
 ) -> Table:
     """Tag a snapshot, by default the current one."""
-    return _create(table, name, SnapshotRefType.TAG, snapshot_id, replace, retention, options)
+    return _create(table, name, SnapshotRefType.TAG, snapshot_id, replace, retention, dry_run, options)
 
 
-def drop_branch(table: Table, name: str, *, options: CommitOptions | None = None) -> Table:
+def drop_branch(table: Table, name: str, *, dry_run: bool = False, options: CommitOptions | None = None) -> Table:
     """Drop a branch; its snapshots stay until they expire."""
-    return _commit(table, name, lambda now: _dropped(now, name, SnapshotRefType.BRANCH), options)
+    return _commit(table, name, lambda now: _dropped(now, name, SnapshotRefType.BRANCH), dry_run, options)
 
 
-def drop_tag(table: Table, name: str, *, options: CommitOptions | None = None) -> Table:
+def drop_tag(table: Table, name: str, *, dry_run: bool = False, options: CommitOptions | None = None) -> Table:
     """Drop a tag."""
-    return _commit(table, name, lambda now: _dropped(now, name, SnapshotRefType.TAG), options)
+    return _commit(table, name, lambda now: _dropped(now, name, SnapshotRefType.TAG), dry_run, options)
 
 
-def fast_forward(table: Table, branch: str, to: str, *, options: CommitOptions | None = None) -> Table:
+def fast_forward(
+    table: Table, branch: str, to: str, *, dry_run: bool = False, options: CommitOptions | None = None
+) -> Table:
     """Move a branch forward to the snapshot of another ref, of which its head must be an ancestor."""
 
     def decide(now: TableMetadata) -> SnapshotRef:
@@ -107,11 +111,16 @@ def fast_forward(table: Table, branch: str, to: str, *, options: CommitOptions |
             )
         return moved_branch(now, branch, target)
 
-    return _commit(table, branch, decide, options)
+    return _commit(table, branch, decide, dry_run, options)
 
 
 def rollback_to(
-    table: Table, snapshot_id: int, *, branch: str = MAIN_BRANCH, options: CommitOptions | None = None
+    table: Table,
+    snapshot_id: int,
+    *,
+    branch: str = MAIN_BRANCH,
+    dry_run: bool = False,
+    options: CommitOptions | None = None,
 ) -> Table:
     """Move a branch back to one of its ancestors."""
 
@@ -124,11 +133,16 @@ def rollback_to(
             )
         return moved_branch(now, branch, snapshot_id)
 
-    return _commit(table, branch, decide, options)
+    return _commit(table, branch, decide, dry_run, options)
 
 
 def set_current(
-    table: Table, snapshot_id: int, *, branch: str = MAIN_BRANCH, options: CommitOptions | None = None
+    table: Table,
+    snapshot_id: int,
+    *,
+    branch: str = MAIN_BRANCH,
+    dry_run: bool = False,
+    options: CommitOptions | None = None,
 ) -> Table:
     """Move a branch to any snapshot of the table."""
 
@@ -136,10 +150,13 @@ def set_current(
         branch_head(now, branch)
         return moved_branch(now, branch, _snapshot_id(now, snapshot_id))
 
-    return _commit(table, branch, decide, options)
+    return _commit(table, branch, decide, dry_run, options)
 
 
-def _commit(table: Table, name: str, decide: _Decide, options: CommitOptions | None) -> Table:
+def _commit(table: Table, name: str, decide: _Decide, dry_run: bool, options: CommitOptions | None) -> Table:
+    if dry_run:
+        decide(table.metadata)  # raises as the commit would
+        return table
     return CatalogCommit(table, _RefUpdate(name, decide), options or CommitOptions()).run()
 
 
@@ -171,6 +188,7 @@ def _create(
     snapshot_id: int | None,
     replace: bool,
     retention: Retention | None,
+    dry_run: bool,
     options: CommitOptions | None,
 ) -> Table:
     def decide(now: TableMetadata) -> SnapshotRef:
@@ -191,7 +209,7 @@ def _create(
         kept = asdict(retention or Retention())
         return SnapshotRef.model_validate({"snapshot-id": _snapshot_id(now, target), "type": kind, **kept})
 
-    return _commit(table, name, decide, options)
+    return _commit(table, name, decide, dry_run, options)
 
 
 def _dropped(now: TableMetadata, name: str, kind: SnapshotRefType) -> None:

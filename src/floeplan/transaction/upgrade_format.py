@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2, TableMetadataV3
 from pyiceberg.table.update import (
@@ -67,7 +68,12 @@ class FormatUpgradeResult:
 
 
 def upgrade_format(
-    table: Table | str, to: int, *, dry_run: bool = False, commit: CommitOptions | None = None
+    table: Table | str,
+    to: int,
+    *,
+    dry_run: bool = False,
+    commit: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> FormatUpgradeResult:
     """Raise the format version of a table.
 
@@ -76,6 +82,7 @@ def upgrade_format(
         to: The format: 2, 3 or 4.
         dry_run: Only report what would change.
         commit: Commit and retry options.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Raises:
         InvalidOptionError: There is no such format, or the table has a higher one.
@@ -83,7 +90,7 @@ def upgrade_format(
     """
     if to not in _MODELS:
         raise InvalidOptionError(f"format {to} is none of {', '.join(map(str, _MODELS))}", context={"to": to})
-    loaded = load_table(table)
+    loaded = load_table(table, catalog)
     if dry_run:
         return _result(loaded, to, dry_run=True)
     pending = CatalogCommit(loaded, _FormatUpdate(to), commit or CommitOptions())  # refuses a read-only table

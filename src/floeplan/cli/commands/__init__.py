@@ -4,6 +4,7 @@ Rule: a command parses options, calls one public function, and shows the result 
 JSON document. Fail-safe: bad input is refused before anything is read or written.
 
 - ``plan``: ``plan`` and ``scan``. ``prune``: ``prune``. ``inspect``: ``inspect`` and ``entries``.
+- ``tables``: ``list``, ``snapshots``, ``rollback``, ``branch``, ``tag`` and ``properties``.
 - ``dml``: ``append``, ``delete``, ``update``, ``merge`` and ``sql``.
 - ``rewrite``: ``rewrite`` and ``upgrade-spec``.
 - ``maintenance``: ``rewrite-manifests``, ``expire``, ``remove-orphans`` and ``doctor``.

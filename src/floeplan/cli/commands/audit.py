@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +16,7 @@ from floeplan.audit.options import AuditOptions
 from floeplan.cli import common
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.text import counted, human_bytes, percent
+from floeplan.times import is_age, parse_age
 
 if TYPE_CHECKING:
     from floeplan.audit.advisor import AdviceResult
@@ -117,9 +117,8 @@ def since_time(text: str | None, now: datetime) -> datetime | None:
     """Parse ``--since``: a time, or an age before ``now``."""
     if text is None:
         return None
-    if age := re.fullmatch(r"(\d+)([dhm])", text):
-        unit = {"d": "days", "h": "hours", "m": "minutes"}[age[2]]
-        return now - timedelta(**{unit: int(age[1])})
+    if is_age(text):
+        return now - parse_age(text, "--since")
     return common.parse_time(text, f"--since {text!r} is neither a time such as 2024-03-01 nor an age such as 7d")
 
 

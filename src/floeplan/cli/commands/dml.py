@@ -14,23 +14,35 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli import common
+from floeplan.cli import common, completion
 from floeplan.errors import InvalidOptionError
 from floeplan.text import counted, human_bytes
 
 if TYPE_CHECKING:
     from floeplan.dml.commit import DmlResult
+    from floeplan.dml.merge.builder import Merge
     from floeplan.dml.target import DmlTarget
+    from floeplan.scan.plan import ScanPlan
     from floeplan.spark.session import SparkOnDemand
     from floeplan.sql_text.run import StatementResult
 
 ModeOption = Annotated[
     str | None,
-    typer.Option("--mode", metavar="MODE", help="copy-on-write or merge-on-read; by default the table property."),
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="copy-on-write or merge-on-read; by default the table property.",
+        autocompletion=completion.one_of("copy-on-write", "merge-on-read"),
+    ),
 ]
 IsolationOption = Annotated[
     str | None,
-    typer.Option("--isolation", metavar="LEVEL", help="serializable or snapshot; by default the table property."),
+    typer.Option(
+        "--isolation",
+        metavar="LEVEL",
+        help="serializable or snapshot; by default the table property.",
+        autocompletion=completion.one_of("serializable", "snapshot"),
+    ),
 ]
 FilesDryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show which files would be dropped or read; change nothing.")
@@ -44,7 +56,13 @@ SpecOption = Annotated[
     typer.Option("--spec", metavar="ID", help="Partition spec of the new files; the current one by default."),
 ]
 SetOption = Annotated[
-    list[str], typer.Option("--set", metavar="COLUMN=EXPR", help="A column and its new value; repeatable.")
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="COLUMN=EXPR",
+        help="A column and its new value; repeatable.",
+        autocompletion=completion.assignments,
+    ),
 ]
 SourceOption = Annotated[
     str, typer.Option("--source", metavar="PATH|TABLE", help="A Parquet file, a folder of them, or namespace.name.")
@@ -200,6 +218,7 @@ def merge(
     mode: ModeOption = None,
     isolation: IsolationOption = None,
     trust_lists: common.TrustListsOption = False,
+    dry_run: FilesDryRunOption = False,
     case_insensitive: common.CaseOption = False,
     spark: common.SparkOption = None,
     catalog: common.CatalogOption = None,
@@ -210,6 +229,7 @@ def merge(
     floeplan merge db.events --source new.parquet --on id --when-matched-update "*" --when-not-matched-insert "*"
     """
     from floeplan.dml.merge.builder import merge as merge_rows
+    from floeplan.dml.target import Command, resolve
 
     target = common.writable_table(table, catalog)
     set_matched = _values(when_matched_update, "update")
@@ -225,7 +245,7 @@ def merge(
     with common.spinner("merging"):
         rows = _merge_source(source, opened, catalog)
 
-        def run(session: Any) -> DmlResult:
+        def begun(session: Any) -> Merge:
             change = merge_rows(target, rows, on, spark=session, case_sensitive=not case_insensitive, **options)
             if when_matched_delete is not None:
                 change = change.when_matched_delete(when_matched_delete)
@@ -237,10 +257,17 @@ def merge(
                 change = change.when_not_matched_by_source_delete(when_not_matched_by_source_delete)
             if when_not_matched_by_source_update is not None:
                 change = change.when_not_matched_by_source_update(set_by_source or {})
-            return change.execute()
+            return change
 
-        result = opened.run(run)
-    common.show(result, draw_change, as_json=json)
+        if dry_run:
+            resolved = resolve(target, Command.MERGE, branch=branch, mode=mode, isolation=isolation)
+            planned = opened.run(lambda session: _files_to_read(resolved, begun(session).plan()))
+        else:
+            result = opened.run(lambda session: begun(session).execute())
+    if dry_run:
+        common.show(planned, draw_dry_run, as_json=json)
+    else:
+        common.show(result, draw_change, as_json=json)
 
 
 def _values(text: str | None, what: str) -> dict[str, object] | None:
@@ -352,6 +379,21 @@ def _dry_run(target: DmlTarget, where: str, assigned: dict[str, object] | None, 
         files_to_read=int((~proven).sum()),
         rows_to_read=int(entries.record_count[~proven].sum()),
         bytes_to_read=int(entries.ints("file_size_in_bytes")[~proven].sum()),
+    )
+
+
+def _files_to_read(target: DmlTarget, plan: ScanPlan) -> DryRun:
+    """The dry run of a change that reads every planned file."""
+    entries = plan.files.entries
+    return DryRun(
+        operation=target.command.value,
+        mode=target.mode.value,
+        files_total=plan.summary.files_total,
+        files_by_metadata=0,
+        rows_by_metadata=0,
+        files_to_read=len(plan.files),
+        rows_to_read=int(entries.record_count.sum()),
+        bytes_to_read=int(entries.ints("file_size_in_bytes").sum()),
     )
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +10,7 @@ from rich.text import Text
 
 from floeplan.cli import common
 from floeplan.text import counted, human_bytes
+from floeplan.times import age_text, parse_age
 
 if TYPE_CHECKING:
     from floeplan.maintain.doctor import DoctorResult
@@ -23,42 +21,42 @@ if TYPE_CHECKING:
 
 MOST_PATHS = 20
 SAMPLED_FILES = 10
-AGE_GUARD_DAYS = 3.0
+AGE_GUARD = "3d"
 """Defaults of the library, for help; a test compares them."""
-_DAY_MS = 24 * 3600 * 1000
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def expire(
     table: common.ChangedTableArgument,
     older_than: Annotated[
-        float | None,
+        str | None,
         typer.Option(
             "--older-than",
-            metavar="DAYS",
-            min=0,
-            help="Expire snapshots older than this; by default history.expire.max-snapshot-age-ms.",
+            metavar="AGE",
+            help="Expire snapshots older than this, e.g. 7d or 12h; by default history.expire.max-snapshot-age-ms.",
         ),
     ] = None,
     retain_last: Annotated[
         int | None, typer.Option("--retain-last", metavar="N", min=1, help="Snapshots of each branch to keep.")
     ] = None,
     yes: common.YesOption = False,
+    dry_run: common.DefaultDryRunOption = False,
     trust_lists: common.TrustListsOption = False,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
     """Expire old snapshots and delete unreferenced files (dry run unless --yes).
 
-    floeplan expire db.events --older-than 7 --retain-last 10 --yes
+    floeplan expire db.events --older-than 7d --retain-last 10 --yes
     """
     from floeplan.maintain.expire import expire_snapshots
 
-    limit = None if older_than is None else int(time.time() * 1000 - older_than * _DAY_MS)
+    limit = None if older_than is None else parse_age(older_than, "--older-than")
+    applied = common.applies(yes, dry_run)
     with common.spinner("expiring snapshots"):
         loaded = common.writable_table(table, catalog)
         result = expire_snapshots(
-            loaded, older_than_ms=limit, retain_last=retain_last, dry_run=not yes, trust_lists=trust_lists
+            loaded, older_than=limit, retain_last=retain_last, dry_run=not applied, trust_lists=trust_lists
         )
     common.show(result, draw_expired, as_json=json)
 
@@ -82,9 +80,10 @@ def draw_expired(result: ExpireResult) -> RenderableType:
 def remove_orphans(
     table: common.ChangedTableArgument,
     older_than: Annotated[
-        float, typer.Option("--older-than", metavar="DAYS", help="Keep files newer than this; at least 1.")
-    ] = AGE_GUARD_DAYS,
+        str, typer.Option("--older-than", metavar="AGE", help="Keep files newer than this, e.g. 7d; at least 1d.")
+    ] = AGE_GUARD,
     yes: common.YesOption = False,
+    dry_run: common.DefaultDryRunOption = False,
     trust_lists: common.TrustListsOption = False,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
@@ -95,13 +94,14 @@ def remove_orphans(
     """
     from floeplan.maintain.orphans import remove_orphans as remove
 
+    age, applied = parse_age(older_than, "--older-than"), common.applies(yes, dry_run)
     with common.spinner("listing files"):
         loaded = common.writable_table(table, catalog)
-        found = remove(loaded, older_than=timedelta(days=older_than), dry_run=not yes, trust_lists=trust_lists)
-    common.show(found, partial(draw_orphans, older_than=older_than), as_json=json)
+        found = remove(loaded, older_than=age, dry_run=not applied, trust_lists=trust_lists)
+    common.show(found, lambda result: draw_orphans(result, age_text(age)), as_json=json)
 
 
-def draw_orphans(result: OrphansResult, older_than: float) -> RenderableType:
+def draw_orphans(result: OrphansResult, older_than: str) -> RenderableType:
     """Render the unreferenced files."""
     paths = [Text(f"  {path}") for path in result.orphans[:MOST_PATHS]]
     if len(result.orphans) > MOST_PATHS:
@@ -110,7 +110,7 @@ def draw_orphans(result: OrphansResult, older_than: float) -> RenderableType:
     left = len(result.orphans) - len(result.removed)
     removed = f"{len(result.removed):,} removed" + (f", {left:,} could not be removed" if left else "")
     done = "dry run, nothing was removed (add --yes to apply)" if result.dry_run else removed
-    kept = f"{counted(result.files_too_young, 'unreferenced file')} newer than {older_than:g} days (kept)"
+    kept = f"{counted(result.files_too_young, 'unreferenced file')} newer than {older_than} (kept)"
     listed = Text(f"{counted(result.files_listed, 'file')} listed, {kept}", style="dim")
     return Group(Text(f"{title}: {done}", style="bold"), *paths, listed)
 

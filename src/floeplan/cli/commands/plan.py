@@ -15,7 +15,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli import common
+from floeplan.cli import common, completion
 from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
 from floeplan.text import counted
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from floeplan.scan.plan import ScanPlan
     from floeplan.scan.why import Why
+
+FORMATS = ("csv", "jsonl", "arrow", "parquet")
 
 ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Show what each spec and each condition pruned, with advice.")
@@ -48,10 +50,10 @@ FormatOption = Annotated[
         metavar="FORMAT",
         help="Stream the rows as csv, jsonl, arrow or parquet, to stdout without -o; by default the suffix of FILE, "
         "else parquet.",
+        autocompletion=completion.one_of(*FORMATS),
     ),
 ]
 OutputOption = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the rows to a file.")]
-FORMATS = ("csv", "jsonl", "arrow", "parquet")
 _SHOWN_ROWS = 20
 
 

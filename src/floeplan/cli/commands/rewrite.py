@@ -12,9 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from floeplan.cli import common
+from floeplan.cli import common, completion
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.text import counted, human_bytes
+from floeplan.times import parse_age
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -30,12 +31,34 @@ STRATEGIES = ("binpack", "sort", "zorder", "hilbert", "stitch")
 
 PartitionFilterOption = Annotated[
     str | None,
-    typer.Option("--partition-filter", metavar="EXPR", help="Only partitions that may contain matching rows."),
+    typer.Option(
+        "--partition-filter",
+        metavar="EXPR",
+        help="Only partitions that may contain matching rows.",
+        autocompletion=completion.conditions,
+    ),
 ]
-StrategyOption = Annotated[str, typer.Option("--strategy", metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")]
-ByOption = Annotated[str | None, typer.Option("--by", metavar="a,b", help="Columns to sort or cluster by.")]
+StrategyOption = Annotated[
+    str,
+    typer.Option(
+        "--strategy",
+        metavar="NAME",
+        help=f"One of {', '.join(STRATEGIES)}.",
+        autocompletion=completion.one_of(*STRATEGIES),
+    ),
+]
+ByOption = Annotated[
+    str | None,
+    typer.Option("--by", metavar="a,b", help="Columns to sort or cluster by.", autocompletion=completion.columns),
+]
 SpecOption = Annotated[
-    str, typer.Option("--spec", metavar="SPEC", help="Partition spec of the new files: keep, current or a spec id.")
+    str,
+    typer.Option(
+        "--spec",
+        metavar="SPEC",
+        help="Partition spec of the new files: keep, current or a spec id.",
+        autocompletion=completion.one_of("keep", "current"),
+    ),
 ]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Fail (exit 4) if a filter cannot be evaluated for a candidate file.")
@@ -46,7 +69,12 @@ OptionOption = Annotated[
 ]
 ProgressOption = Annotated[
     str,
-    typer.Option("--progress", metavar="HOW", help="auto (a bar on a terminal), bar, json (lines on stderr) or none."),
+    typer.Option(
+        "--progress",
+        metavar="HOW",
+        help="auto (a bar on a terminal), bar, json (lines on stderr) or none.",
+        autocompletion=completion.one_of("auto", "bar", "json", "none"),
+    ),
 ]
 LateDeletesOption = Annotated[
     bool,
@@ -220,8 +248,8 @@ def upgrade_spec(
         int | None, typer.Option("--files-per-commit", metavar="N", help="Commit after every N files.")
     ] = None,
     grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", help="Watch for deletes of concurrent writers this long.")
-    ] = 0.0,
+        str, typer.Option("--grace", metavar="AGE", help="Watch for deletes of concurrent writers this long, e.g. 30s.")
+    ] = "0s",
     dry_run: common.DryRunOption = False,
     branch: common.BranchOption = None,
     spark: common.SparkOption = None,
@@ -247,7 +275,7 @@ def upgrade_spec(
         to=_spec_id(loaded, to, dry_run=dry_run),
         allow_coarser=allow_coarser,
         files_per_commit=files_per_commit,
-        grace_seconds=grace,
+        grace_seconds=parse_age(grace, "--grace", "s"),
         dry_run=dry_run,
         metadata_only=metadata_only,
         where=where,

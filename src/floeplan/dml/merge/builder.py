@@ -18,14 +18,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.dml.assign import statement_timestamp, with_timestamp
 from floeplan.dml.commit import DmlResult
 from floeplan.dml.merge.compile import SOURCE_QUALIFIERS, TARGET_QUALIFIERS, MergeStatement, WhenText
-from floeplan.dml.merge.run import run_merge
-from floeplan.dml.target import Command, Mode, resolve
+from floeplan.dml.merge.run import plan_merge, run_merge
+from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.errors import BadInputError
+from floeplan.scan.plan import ScanPlan
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
 
@@ -48,6 +50,7 @@ def merge(
     trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> Merge:
     """Begin a merge; add clauses and ``execute()`` it.
 
@@ -65,12 +68,13 @@ def merge(
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
     qualifiers = (
         TARGET_QUALIFIERS if target_alias is None else (target_alias,),
         SOURCE_QUALIFIERS if source_alias is None else (source_alias,),
     )
-    arguments = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
+    arguments = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists, "catalog": catalog}
     return Merge(table, source, on, spark, case_sensitive, qualifiers, arguments, summary or {}, options)
 
 
@@ -107,6 +111,18 @@ class Merge(MergeStatement):
             BadInputError: An unknown column, a value that does not fit, no clause, or several source rows that would
                 change one row. Nothing is committed.
         """
+        return run_merge(*self._resolved())
+
+    def plan(self) -> ScanPlan:
+        """The files that the merge would read, after all checks that need no row of the table; nothing is written.
+
+        Raises:
+            BadInputError: As ``execute``.
+        """
+        return plan_merge(*self._resolved()).plan
+
+    def _resolved(self) -> tuple[DmlTarget, MergeStatement]:
+        """The newest table and the merge, with ``current_timestamp()`` fixed."""
         if not (self.matched or self.not_matched or self.by_source):
             raise BadInputError("a merge needs at least one clause, such as when_matched_update()")
         target = resolve(self.table, Command.MERGE, **self.arguments)
@@ -130,4 +146,4 @@ class Merge(MergeStatement):
             not_matched=fixed(self.not_matched),
             by_source=fixed(self.by_source),
         )
-        return run_merge(target, statement)
+        return target, statement

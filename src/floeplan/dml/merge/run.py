@@ -7,7 +7,7 @@ joins when Arrow cannot evaluate an expression, or when the source exceeds ``SHI
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ from floeplan.predicate.build import and_
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import typed_columns_of
+from floeplan.scan.plan import ScanPlan
 from floeplan.scan.projection import arrow_schema
 from floeplan.tasks.runner import run_tasks
 from floeplan.write.data_files import FileTask, write_data_files
@@ -62,15 +63,38 @@ INSERT_ROWS = 500_000
 """New rows that one task writes; fewer are written in this process."""
 
 
-def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
-    """Join, write and commit."""
+@dataclass(frozen=True, slots=True)
+class PlannedMerge:
+    """A merge whose clauses are compiled and whose files are planned.
+
+    Attributes:
+        spark: The session to join on, if any.
+        given: The rows of the source: a DataFrame, or Arrow rows.
+        source: The columns of the source.
+        compiled: The condition and the clauses.
+        indexed: The source by its keys, when the join runs in tasks; ``None`` when Spark joins.
+        predicate: The rows of the table that may match.
+        plan: Their files.
+    """
+
+    spark: SparkSession | None
+    given: Any
+    source: Schema
+    compiled: CompiledMerge
+    indexed: MergeSource | None
+    predicate: IrExpr
+    plan: ScanPlan
+
+
+def plan_merge(target: DmlTarget, merge: MergeStatement) -> PlannedMerge:
+    """Compile a merge and plan its files; nothing is written."""
     frame = merge.source if is_data_frame(merge.source) else None
     spark = frame.sparkSession if merge.spark is None and frame is not None else merge.spark
 
     # 1. Compile the condition and the clauses over the columns of both sides.
     rows: Any = None
     if frame is None:
-        rows = arrow_table(merge.source, target.table.io)
+        rows = arrow_table(merge.source, target.table.io, merge.arguments.get("catalog"))
         source = source_schema(rows.schema)
     else:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -100,25 +124,29 @@ def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
     if compiled.by_source:
         predicate = TRUE
     plan = plan_rows(target, predicate, spark)
-    changes = ChangeBuilder(planned=plan.files)
+    return PlannedMerge(spark, rows if frame is None else frame, source, compiled, indexed, predicate, plan)
 
-    # 4. Join, write and commit.
+
+def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
+    """Join, write and commit."""
+    planned = plan_merge(target, merge)
+    spark, compiled, indexed, plan = planned.spark, planned.compiled, planned.indexed, planned.plan
+    changes = ChangeBuilder(planned=plan.files)
     with discard_on_failure(changes, target):
         chosen = file_tasks(plan.files, np.ones(len(plan.files), dtype=np.bool_))
         if indexed is None:
             assert spark is not None
-            given = rows if frame is None else frame
-            found = _join_on_spark(spark, given, source, target, merge, compiled, chosen)
+            found = _join_on_spark(spark, planned.given, planned.source, target, merge, compiled, chosen)
             apply_found_rows(target, chosen, found, changes, spark)
         else:
-            decision = Joined(target.schema, indexed, condition, compiled.matched, compiled.by_source)
+            decision = Joined(target.schema, indexed, compiled.condition, compiled.matched, compiled.by_source)
             run_decision(target, chosen, decision, changes, spark)
             for entries in _insert_unmatched(target, indexed, compiled.not_matched, changes, spark):
                 changes.insert(entries)
     return commit_changes(
         target,
         changes,
-        conflict_filter=predicate,
+        conflict_filter=planned.predicate,
         isolation=target.isolation,
         summary=merge.summary,
         options=merge.options,

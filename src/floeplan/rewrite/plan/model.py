@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyiceberg.table.sorting import SortOrder
 
 from floeplan.display import Displayed, table_html
-from floeplan.errors import FloeplanError
+from floeplan.errors import FloeplanError, OperationInterruptedError
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.plan.candidates import FileSizes
@@ -312,13 +312,8 @@ class RewriteResult(Displayed):
         }
 
 
-class RewriteInterruptedError(FloeplanError):
+class RewriteInterruptedError(OperationInterruptedError):
     """Ctrl-C: what was committed stays, everything else is unchanged."""
-
-    default_kind = "interrupted"
-    default_safe_to_clean = True
-    default_retryable = True
-    exit_code = 130
 
     def __init__(self, result: RewriteResult) -> None:
         done = len(result.snapshot_ids)

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType
 
@@ -97,6 +98,7 @@ class RewriteDataFilesPlanner:
         ref: The branch to plan on; ``main`` by default.
         cache: Use the local manifest cache.
         leave_specs: Skip files of these specs.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
 
     def __init__(
@@ -107,9 +109,10 @@ class RewriteDataFilesPlanner:
         ref: str | None = None,
         cache: bool = True,
         leave_specs: frozenset[int] = frozenset(),
+        catalog: str | Catalog | None = None,
     ) -> None:
         self.options = options or RewriteOptions()
-        self.target = resolve_target(load_table(table), ref=ref)
+        self.target = resolve_target(load_table(table, catalog), ref=ref)
         metadata = self.target.metadata
         refuse_opaque_columns(self.target.schema)
         self.union = UnionPartitionType.of_table(metadata)

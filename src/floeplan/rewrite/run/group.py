@@ -238,6 +238,8 @@ class PositionMapBuilder:
     """
 
     sources: Sequence[str]
+    on_read: Callable[[int], None] | None = None
+    """Called with the number of rows of each read."""
     rows: int = 0
     _targets: list[str] = field(default_factory=list)
     _target_rows: list[int] = field(default_factory=list)
@@ -249,6 +251,8 @@ class PositionMapBuilder:
         first = self.rows
         self._read.append((np.full(len(starts), source, dtype=np.int64), starts, counts))
         self.rows += int(counts.sum())
+        if self.on_read is not None:
+            self.on_read(self.rows - first)
         return range(first, self.rows)
 
     def add_written(self, targets: Sequence[str], rows: Sequence[int], numbers: Sequence[Runs]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -70,6 +70,7 @@ class GroupRewriter:
         order: What rows are sorted or clustered by.
         memory: Bytes that sorting one group may take; ``None`` for ``core_memory`` per core of the group.
         core_memory: Bytes per core.
+        on_read: Called with the bytes of old files read so far, a row group at a time; in this process only.
     """
 
     table: TableRows
@@ -78,6 +79,7 @@ class GroupRewriter:
     order: SortOrder
     memory: int | None = None
     core_memory: int = DEFAULT_MEMORY
+    on_read: Callable[[int], None] | None = None
 
     @classmethod
     def of(
@@ -104,7 +106,7 @@ class GroupRewriter:
             order=self.order,
             token=f"{attempt_id}-{task.group_id:05d}",
             files=FileRows(self.table),
-            position_map=PositionMapBuilder([file.path for file in files]),
+            position_map=PositionMapBuilder([file.path for file in files], self._count_bytes(task)),
             memory=self.memory or self.core_memory * task.cores,
             threads=task.cores,
         )
@@ -126,6 +128,14 @@ class GroupRewriter:
                 position_map=attempt.position_map.finish(),
                 decoded_because=decoded_because,
             )
+
+    def _count_bytes(self, task: GroupTask) -> Callable[[int], None] | None:
+        """Reports the rows that are read as their share of the group's bytes."""
+        report = self.on_read
+        if report is None:
+            return None
+        row_bytes = task.bytes / max(1, sum(one.file.record_count for one in task.files))
+        return lambda rows: report(int(rows * row_bytes))
 
     def keeps_sizes(self, task: GroupTask) -> bool:
         """Whether new files will be about as large as the old ones, so that a group can be split by bytes.

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
@@ -52,7 +54,7 @@ class UpgradeOptions:
         to: The id of the spec, or ``current``.
         allow_coarser: Move files even if that drops partition information (day to month).
         files_per_commit: Maximum files per commit; all of them by default.
-        grace_seconds: How long to check for deletes of concurrent writers after the last move.
+        grace_seconds: How long to check for deletes of concurrent writers after the last move: seconds or a timedelta.
         dry_run: Only report what would be done.
         metadata_only: Leave files that cannot be moved instead of rewriting them.
         where: Move only files of which every row provably matches; nothing is rewritten.
@@ -64,7 +66,7 @@ class UpgradeOptions:
     to: int | str = CURRENT
     allow_coarser: bool = False
     files_per_commit: int | None = None
-    grace_seconds: float = 0.0
+    grace_seconds: float | timedelta = 0.0
     dry_run: bool = False
     metadata_only: bool = False
     where: PredicateSource | None = None
@@ -74,8 +76,17 @@ class UpgradeOptions:
     def __post_init__(self) -> None:
         if self.files_per_commit is not None and self.files_per_commit < 1:
             raise InvalidOptionError("files_per_commit must be at least 1", context={"value": self.files_per_commit})
-        if self.grace_seconds < 0:
-            raise InvalidOptionError("grace_seconds must not be negative", context={"value": self.grace_seconds})
+        if self.grace.total_seconds() < 0:
+            raise InvalidOptionError(
+                f"grace_seconds is {self.grace_seconds} but must not be negative",
+                context={"value": str(self.grace_seconds)},
+            )
+
+    @property
+    def grace(self) -> timedelta:
+        """``grace_seconds`` as a timedelta."""
+        given = self.grace_seconds
+        return given if isinstance(given, timedelta) else timedelta(seconds=given)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -124,6 +135,7 @@ def upgrade_spec(
     branch: str = MAIN_BRANCH,
     options: UpgradeOptions | None = None,
     commit: CommitOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> SpecUpgradeResult:
     """Move the files of a branch to a partition spec.
 
@@ -134,13 +146,14 @@ def upgrade_spec(
         branch: The branch to change.
         options: How it is done.
         commit: How snapshots are committed.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Raises:
         UnknownSpecError: The table has no such spec.
         CommitConflictError: Other writers won every retry; what was committed before stays.
     """
     chosen = options or UpgradeOptions(to=to)
-    return _Upgrade(load_table(table), branch, chosen, commit or CommitOptions(), spark).run()
+    return _Upgrade(load_table(table, catalog), branch, chosen, commit or CommitOptions(), spark).run()
 
 
 @dataclass(slots=True)
@@ -238,7 +251,7 @@ class _Upgrade:
     def _repair_late_deletes(self) -> None:
         """Repair deletes that others committed for moved files: once, and again until ``grace_seconds`` have passed."""
         timing = self.commit.timing
-        until = timing.clock() + self.options.grace_seconds
+        until = timing.clock() + self.options.grace.total_seconds()
         while True:
             repaired = repair_deletes(self.table, branch=self.branch, options=self.commit)
             self.carried += repaired.delete_files

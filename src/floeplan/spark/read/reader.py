@@ -12,11 +12,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -125,12 +127,16 @@ def plan_read(
     columns: Sequence[str] | None = None,
     snapshot_id: int | None = None,
     ref: str | None = None,
+    as_of: datetime | None = None,
     options: ReadOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> ReadPlan:
     """Plan a read on Spark; the arguments are those of ``read``."""
     chosen = options or ReadOptions()
     scan = chosen.scan or ScanOptions(footers=chosen.path == "arrow")
-    plan = plan_scan(table, where, columns=columns, snapshot_id=snapshot_id, ref=ref, options=scan)
+    plan = plan_scan(
+        table, where, columns=columns, snapshot_id=snapshot_id, ref=ref, as_of=as_of, options=scan, catalog=catalog
+    )
     return read_plan_of(spark, plan, chosen.path)
 
 
@@ -159,7 +165,9 @@ def read(
     columns: Sequence[str] | None = None,
     snapshot_id: int | None = None,
     ref: str | None = None,
+    as_of: datetime | None = None,
     options: ReadOptions | None = None,
+    catalog: str | Catalog | None = None,
 ) -> DataFrame:
     """Read a table as a DataFrame: the matching rows that are not deleted.
 
@@ -170,13 +178,25 @@ def read(
         columns: Columns to read; all when not given.
         snapshot_id: The snapshot to read; by default the current one.
         ref: A branch or tag to read.
+        as_of: The time to read the table as of; UTC unless it has an offset.
         options: The reader, and options of planning.
+        catalog: A PyIceberg catalog or the name of one, for a table given by name.
 
     Raises:
         BadInputError: An unknown column, snapshot or ref, or an invalid predicate.
         UnsupportedError: Encrypted files, other formats than Parquet, or a type Spark does not have.
     """
-    chosen = plan_read(spark, table, where, columns=columns, snapshot_id=snapshot_id, ref=ref, options=options)
+    chosen = plan_read(
+        spark,
+        table,
+        where,
+        columns=columns,
+        snapshot_id=snapshot_id,
+        ref=ref,
+        as_of=as_of,
+        options=options,
+        catalog=catalog,
+    )
     return chosen.dataframe()
 
 

@@ -1,0 +1,109 @@
+"""Ctrl-C and SIGTERM: a message at once, no files left behind, and a report of what was committed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.catalog import open_catalog
+from tests.support.tables.two_specs import EVENTS, events
+
+pytestmark = pytest.mark.unit
+
+REWRITE = ["rewrite", "db.events", "--option", "rewrite-all=true", "--progress", "json"]
+READING = """
+from floeplan.rewrite.progress import JsonProgress
+read = JsonProgress.read
+def interrupted(self, size):
+    JsonProgress.read = read
+    signalled()
+    read(self, size)
+JsonProgress.read = interrupted
+"""
+COMMITTING = """
+from floeplan.transaction.catalog_commit import CommitOptions
+step = CommitOptions.step
+def interrupted(self, name):
+    step(self, name)
+    if name == "before-commit":
+        signalled()
+CommitOptions.step = interrupted
+"""
+WRITING = """
+from floeplan.dml import append
+written = append._write_parquet_rows
+def interrupted(target, paths, attempt):
+    signalled()
+    return written(target, paths, attempt)
+append._write_parquet_rows = interrupted
+"""
+
+
+@pytest.fixture
+def table(floeplan_home: Path) -> Table:
+    """Two files in each of three regions, in the embedded catalog."""
+    catalog = open_catalog()
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.events", EVENTS)
+    with table.update_spec() as update:
+        update.add_identity("region")
+    fp.append(table, events(0, 150))
+    fp.append(table, events(150, 300))
+    return table
+
+
+def run(arguments: list[str], signal: str, when: str) -> subprocess.CompletedProcess[str]:
+    """Run the program, which sends itself a signal; a test run in the background ignores SIGINT."""
+    code = f"""
+import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def signalled():
+    # To this thread: the signal is pending when the call returns.
+    signal.pthread_kill(threading.get_ident(), signal.{signal})
+{when}
+from floeplan.cli.main import run
+sys.argv[1:] = {arguments!r}
+run()
+"""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ.copy())
+
+
+def data_files(home: Path) -> set[Path]:
+    return set(home.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+def test_a_stopped_rewrite_leaves_no_files(table: Table, floeplan_home: Path, signal: str) -> None:
+    before = data_files(floeplan_home)
+    done = run(REWRITE, signal, READING)
+    assert done.returncode == 130, done.stderr
+    assert "floeplan: stopping…\n" in done.stderr
+    assert "nothing was committed; run it again to continue" in done.stderr.splitlines()[-1]
+    assert data_files(floeplan_home) == before
+    assert table.refresh().metadata.current_snapshot_id == table.snapshots()[-1].snapshot_id
+
+
+def test_a_commit_is_finished_before_the_program_stops(table: Table) -> None:
+    done = run(["delete", "db.events", "--where", "id = 7"], "SIGTERM", COMMITTING)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "floeplan: stopping…\nfloeplan: interrupted: 1 commit stays\n"
+    assert fp.plan_scan(table.refresh(), options=fp.ScanOptions(report=False)).count() == 299
+
+
+def test_a_stopped_append_leaves_no_files(table: Table, floeplan_home: Path, tmp_path: Path) -> None:
+    for number in range(2):
+        pq.write_table(events(0, 90), tmp_path / f"{number}.parquet")
+    before = data_files(floeplan_home)
+    files = [str(tmp_path / f"{number}.parquet") for number in range(2)]
+    done = run(["append", "db.events", *files, "--json"], "SIGTERM", WRITING)
+    assert done.returncode == 130, done.stderr
+    assert '"kind": "interrupted"' in done.stdout
+    assert '"committed": false' in done.stdout
+    assert data_files(floeplan_home) == before
