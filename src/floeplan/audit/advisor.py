@@ -148,6 +148,14 @@ def advise(
     return _Advisor(target, workload, chosen).advise()
 
 
+def read_cost(table: Table | str, reports: str, *, catalog: str | None = None) -> int:
+    """What all logged runs cost on the table as it is, as ``Candidate.cost`` counts it."""
+    target = resolve_target(load_table(table, catalog))
+    workload = read_workload(reports, target.name, target.schema, catalog=catalog)
+    advisor = _Advisor(target, workload, AdviseOptions())
+    return round(advisor.now()[0].cost(advisor.open_cost))
+
+
 class _Advisor:
     """One run: the table's files and the workload."""
 
@@ -195,7 +203,7 @@ class _Advisor:
         points = self._points(columns)
         known = len(parts) == len(fields) and all(part.field.source_id in points.columns for part in parts)
         current = parts if known else None
-        now, opened = self._now()
+        now, opened = self.now()
         coarser = coarser_spec(self.target.metadata, self.union, self.entries)
         for idea in (*layout_ideas(points, self.filtered, current), *coarser_ideas(coarser, columns, points)):
             layout = lay_out(points, idea.fields, self._keys(idea, points), self.target_bytes, self._read_at(idea))
@@ -262,7 +270,7 @@ class _Advisor:
                 return points_from_rows(self.target.table, self.entries, columns, self.options.sample, number)
         return points_from_bounds(self.entries, columns, number)
 
-    def _now(self) -> tuple[Reads, Ints]:
+    def now(self) -> tuple[Reads, Ints]:
         """What all runs read of the table's files, and how often each file is opened."""
         opened = np.zeros(len(self.entries), dtype=np.int64)
         for expr, runs in self.workload.predicates:
