@@ -154,7 +154,9 @@ def test_no_advice_where_the_rewrite_mixes_rows_of_all_times(tmp_path: Path) -> 
     assert case(tmp_path / "case", 122) is None
 
 
-@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(100, 160), marks=pytest.mark.matrix)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(100, 160), marks=pytest.mark.matrix)], ids=["few", "many"]
+)
 def test_the_first_advice_gains_half_of_its_promise_and_never_costs_more(tmp_path: Path, seeds: Sequence[int]) -> None:
     cases = [found for seed in seeds if (found := case(tmp_path / str(seed), seed)) is not None]
     assert len(cases) * 2 >= len(seeds)

@@ -99,7 +99,16 @@ def look_at(
         findings = () if table.metadata.current_snapshot_id is None else doctor(table, sample=0).findings
         work = list[WorkReport]()
         if settings.maintain:
-            context = Context(table, name, settings, catalog.name, reports, now_s, orphans_due=orphans_due)
+            context = Context(
+                table,
+                name,
+                settings,
+                catalog.name,
+                reports,
+                now_s,
+                orphans_due=orphans_due,
+                continued=name in history.partial,
+            )
             found = (predict(context, kind, findings) for kind in KINDS)
             work = [WorkReport(one, history.factor(name, one.kind)) for one in found if one is not None]
     except FloeplanError as error:

@@ -21,6 +21,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from floeplan.dml.append import append
 from floeplan.fleet.report import MaintainResult, Status, TableReport
+from floeplan.fleet.work import COMPACT
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.text import document_text
@@ -60,12 +61,14 @@ class History:
         looked: When each table was last looked at.
         orphans: When the files of each table were last listed.
         last_work: The last work on each table: its kind, status and time.
+        partial: Tables whose last compaction was shortened to the budget.
     """
 
     factors: Mapping[tuple[str, str], float] = field(default_factory=dict)
     looked: Mapping[str, datetime] = field(default_factory=dict)
     orphans: Mapping[str, datetime] = field(default_factory=dict)
     last_work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    partial: frozenset[str] = frozenset()
 
     def factor(self, table: str, kind: str) -> float:
         """The factor of a table and a kind of work."""
@@ -87,6 +90,7 @@ def read_history(catalog: Catalog, name: str | None) -> History:
     rows = plan.to_arrow().sort_by("time").to_pylist()
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     looked, orphans, last = dict[str, datetime](), dict[str, datetime](), dict[str, Mapping[str, Any]]()
+    partial = set[str]()
     for row in rows:
         if row["kind"] == LOOK:
             looked[row["table_name"]] = row["time"]
@@ -95,10 +99,12 @@ def read_history(catalog: Catalog, name: str | None) -> History:
             continue
         if row["status"] in (Status.DONE, Status.PARTIAL, Status.FAILED, Status.CONFLICT):
             last[row["table_name"]] = {name: row[name] for name in ("kind", "status", "time", "reason")}
+        if row["kind"] == COMPACT and row["status"] in (Status.DONE, Status.PARTIAL):
+            (partial.add if row["status"] == Status.PARTIAL else partial.discard)(row["table_name"])
         if row["achieved_gain"] is not None and row["predicted_gain"]:
             ratios[row["table_name"], row["kind"]].append(row["achieved_gain"] / row["predicted_gain"])
     factors = {key: min(MOST, max(LEAST, median(found[-LEARNED:]))) for key, found in ratios.items()}
-    return History(factors, looked, orphans, last)
+    return History(factors, looked, orphans, last, frozenset(partial))
 
 
 _LISTED = "files listed"

@@ -333,6 +333,7 @@ class _Run:
             now_s,
             self.spark,
             max_files=limit,
+            continued=name in self.history.partial,
             commit=self.options.commit,
         )
         foreign = foreign_maintenance(table.metadata, now_s, settings.yield_for)
@@ -348,6 +349,9 @@ class _Run:
         with lease.kept():
             achieved, why = execute(context, work)
         self.options.commit.step("worked")
+        if not any(achieved.values()) and not why:
+            self._mark(name, at, work=work, status=Status.NOT_NEEDED, why="another writer has changed the files")
+            return
         self.spent_bytes += achieved["bytes"]
         self.spent_files += achieved["files"] if achieved["bytes"] else 0
         if lease.is_lost:

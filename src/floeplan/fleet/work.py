@@ -125,6 +125,7 @@ class Context:
         spark: A session to rewrite on; ``None`` rewrites in this process.
         orphans_due: Whether its files may be listed.
         max_files: The files that a compaction may rewrite.
+        continued: Whether an earlier run did a part of the work, so that the rest is done however little it is.
         commit: How to commit.
     """
 
@@ -137,6 +138,7 @@ class Context:
     spark: SparkSession | None = None
     orphans_due: bool = True
     max_files: int | None = None
+    continued: bool = False
     commit: CommitOptions | None = None
 
     @property
@@ -257,7 +259,8 @@ def _predict_compact(context: Context) -> Work | None:
     outputs = sum(group.expected_outputs for group in plan.groups)
     deletes = sum(group.delete_files for group in plan.groups)
     fewer = files - outputs + deletes
-    if not files or (fewer < context.settings.compact_min_files and context.max_files is None):
+    enough = context.continued or context.max_files is not None or fewer >= context.settings.compact_min_files
+    if not files or not enough:
         return None
     size = sum(group.bytes for group in plan.groups)
     reads = max(1, round(_reads(context, plan)))
