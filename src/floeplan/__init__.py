@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from floeplan.dml.merge.builder import merge
     from floeplan.dml.overwrite import overwrite
     from floeplan.errors import FloeplanError
+    from floeplan.fleet.report import MaintainResult
+    from floeplan.fleet.run import MaintainOptions, maintain
     from floeplan.maintain.doctor import doctor
     from floeplan.maintain.expire import expire_snapshots
     from floeplan.maintain.inspect import inspect_table
@@ -47,6 +49,8 @@ __all__ = [
     "FilterStats",
     "FloeplanError",
     "FormatUpgradeResult",
+    "MaintainOptions",
+    "MaintainResult",
     "ReadOptions",
     "ReadPlan",
     "RewriteDataFilesPlan",
@@ -68,6 +72,7 @@ __all__ = [
     "incremental",
     "inspect_table",
     "load_table",
+    "maintain",
     "merge",
     "metadata_table",
     "overwrite",
@@ -95,6 +100,8 @@ _HOMES = {
     "FilterStats": "floeplan.rewrite.plan.filter",
     "FloeplanError": "floeplan.errors",
     "FormatUpgradeResult": "floeplan.transaction.upgrade_format",
+    "MaintainOptions": "floeplan.fleet.run",
+    "MaintainResult": "floeplan.fleet.report",
     "ReadOptions": "floeplan.spark.read.reader",
     "ReadPlan": "floeplan.spark.read.reader",
     "RewriteDataFilesPlan": "floeplan.rewrite.plan.model",
@@ -137,8 +144,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import floeplan` stays fast."""
-    if name == "prune":
-        return import_module("floeplan.prune")
+    if name in ("prune", "maintain"):
+        return import_module(f"floeplan.{name}")  # a module of functions, and a package that is also a function
     if name not in _HOMES:
         raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
     try:

@@ -148,19 +148,15 @@ def case(folder: Path, seed: int) -> Case | None:
     return Case(best.gain, before, after, f"seed {seed}: {best.kind} {best.columns} {best.basis}")
 
 
-WRONG = 122
-"""A seed whose first advice, a partition spec, makes the workload 13 % more expensive."""
-LONG = [seed for seed in range(100, 160) if seed != WRONG]
-
-
 @pytest.mark.matrix
-def test_the_known_wrong_advice(tmp_path: Path) -> None:
-    found = case(tmp_path / str(WRONG), WRONG)
-    assert found is not None
-    assert found.after > found.before, "this advice is right now: let the test below include its seed"
+def test_no_advice_where_the_rewrite_mixes_rows_of_all_times(tmp_path: Path) -> None:
+    """A spec by region saves a third of the files, unless the rewrite reads files of one commit in another order."""
+    assert case(tmp_path / "case", 122) is None
 
 
-@pytest.mark.parametrize("seeds", [range(6), pytest.param(LONG, marks=pytest.mark.matrix)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(100, 160), marks=pytest.mark.matrix)], ids=["few", "many"]
+)
 def test_the_first_advice_gains_half_of_its_promise_and_never_costs_more(tmp_path: Path, seeds: Sequence[int]) -> None:
     cases = [found for seed in seeds if (found := case(tmp_path / str(seed), seed)) is not None]
     assert len(cases) * 2 >= len(seeds)

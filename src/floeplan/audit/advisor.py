@@ -66,6 +66,7 @@ from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import kleene
 from floeplan.rewrite.execute import rewrite_data_files
 from floeplan.rewrite.plan.candidates import FileSizes
+from floeplan.rewrite.plan.groups import reading_order
 from floeplan.rewrite.plan.options import CURRENT, RewriteOptions
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec
 from floeplan.snapshot.effects import Predicate
@@ -147,6 +148,14 @@ def advise(
     return _Advisor(target, workload, chosen).advise()
 
 
+def read_cost(table: Table | str, reports: str, *, catalog: str | None = None) -> int:
+    """What all logged runs cost on the table as it is, as ``Candidate.cost`` counts it."""
+    target = resolve_target(load_table(table, catalog))
+    workload = read_workload(reports, target.name, target.schema, catalog=catalog)
+    advisor = _Advisor(target, workload, AdviseOptions())
+    return round(advisor.now()[0].cost(advisor.open_cost))
+
+
 class _Advisor:
     """One run: the table's files and the workload."""
 
@@ -194,10 +203,10 @@ class _Advisor:
         points = self._points(columns)
         known = len(parts) == len(fields) and all(part.field.source_id in points.columns for part in parts)
         current = parts if known else None
-        now, opened = self._now()
+        now, opened = self.now()
         coarser = coarser_spec(self.target.metadata, self.union, self.entries)
         for idea in (*layout_ideas(points, self.filtered, current), *coarser_ideas(coarser, columns, points)):
-            layout = lay_out(points, idea.fields, self._keys(idea, points), self.target_bytes)
+            layout = lay_out(points, idea.fields, self._keys(idea, points), self.target_bytes, self._read_at(idea))
             if idea.kind != SPEC or not self._over_partitioned(layout, coarser):
                 total = (len(self.entries), round(float(layout.files.sum())))
                 yield self._candidate(idea, points, (now, self._reads(layout)), total, int(self.sizes.sum()))
@@ -215,7 +224,7 @@ class _Advisor:
         rewritten = old & ~np.logical_and.reduce([part.recovered for part in proven.values()])
         if not rewritten.any():
             return
-        layout = lay_out(points.of_files(rewritten), idea.fields, (), self.target_bytes)
+        layout = lay_out(points.of_files(rewritten), idea.fields, (), self.target_bytes, self._read_at(idea))
         before, same = (
             Reads(float((opened * self.sizes)[some].sum()), float(opened[some].sum()))
             for some in (old, old & ~rewritten)
@@ -224,6 +233,21 @@ class _Advisor:
         after = Reads(same.bytes + new.bytes, same.files + new.files)
         total = (len(self.entries), round(float(layout.files.sum()) + int((~rewritten).sum())))
         yield self._candidate(idea, points, (before, after), total, int(self.sizes[rewritten].sum()))
+
+    def _read_at(self, idea: Idea) -> Ints:
+        """The position at which the rewrite reads each file.
+
+        It reads files of a known partition by age, and the others by the lowest partition value of their bounds first.
+        """
+        of_idea = idea.kind != SPEC and self.entries.spec_id == self.target.metadata.default_spec_id
+        sources = [Column(field.source_id, field.source_type, (str(field.source_id),)) for field in idea.fields]
+        found = recover_tuples(idea.fields, file_stats(self.entries, sources)).values()
+        proven = np.logical_and.reduce([np.ones(len(self.entries), np.bool_), *(one.recovered for one in found)])
+        unproven = pa.array(~(proven | of_idea))
+        lowest = [pc.if_else(unproven, one.values, pa.scalar(None, pa.array(one.values).type)) for one in found]
+        read_at = np.empty(len(self.entries), dtype=np.int64)
+        read_at[reading_order(self.entries, np.arange(len(self.entries)), lowest)] = np.arange(len(self.entries))
+        return read_at
 
     def _over_partitioned(self, layout: Layout, coarser: CoarserSpec | None) -> bool:
         """Whether the doctor would call a layout over-partitioned, and it is not a way out of a worse one."""
@@ -246,7 +270,7 @@ class _Advisor:
                 return points_from_rows(self.target.table, self.entries, columns, self.options.sample, number)
         return points_from_bounds(self.entries, columns, number)
 
-    def _now(self) -> tuple[Reads, Ints]:
+    def now(self) -> tuple[Reads, Ints]:
         """What all runs read of the table's files, and how often each file is opened."""
         opened = np.zeros(len(self.entries), dtype=np.int64)
         for expr, runs in self.workload.predicates:

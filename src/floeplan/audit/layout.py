@@ -230,18 +230,19 @@ class Layout:
 
 
 def lay_out(
-    points: Points, fields: Sequence[BoundField], keys: Sequence[npt.NDArray[Any]], file_bytes: float
+    points: Points, fields: Sequence[BoundField], keys: Sequence[npt.NDArray[Any]], file_bytes: float, read_at: Ints
 ) -> Layout:
     """Split points into files of about ``file_bytes``, each of one partition, sorted by the keys within a partition.
 
-    Without keys points keep the order of their files. A simulated file has at least ``_LEAST_POINTS`` points, whose
+    Points with the same keys keep the order in which a rewrite reads their files, ``read_at``: without keys it decides
+    how far the bounds of the new files overlap. A simulated file has at least ``_LEAST_POINTS`` points, whose
     bounds are meaningful, and then stands for several files.
     """
     values = [_partition_values(points.columns[field.source_id], field) for field in fields]
     groups = np.zeros(len(points), dtype=np.int64)
     for _, codes in values:
         _, groups = np.unique(groups * (codes.max(initial=0) + 2) + codes + 1, return_inverse=True)
-    order = np.lexsort([*reversed(keys), groups]) if len(keys) else np.argsort(groups, kind="stable")
+    order = np.lexsort([read_at[points.file], *reversed(keys), groups])
     simulated = max(file_bytes, _LEAST_POINTS * float(points.bytes.mean()))
     starts = _file_starts(groups[order], points.bytes[order], simulated)
     bounds = {i: _bounds(column, order, starts) for i, column in points.columns.items()}

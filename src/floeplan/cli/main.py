@@ -61,6 +61,10 @@ COMMANDS = {
     "expire": ("commands.maintenance", "Expire old snapshots and delete unreferenced files (dry run unless --yes)."),
     "remove-orphans": ("commands.maintenance", "Delete unreferenced files (dry run unless --yes)."),
     "doctor": ("commands.maintenance", "Check a table for problems and suggest fixes."),
+    "maintain": (
+        "commands.maintain",
+        "Maintain all tables of a catalog: the most valuable work first, within a budget.",
+    ),
     "report": ("commands.explorer", "Write a static site with the map, history, plans and health of a table."),
     "serve": ("commands.explorer", "Serve the explorer on 127.0.0.1 until interrupted."),
     "serve-catalog": (

@@ -10,5 +10,25 @@ refused.
 - ``rewrite_manifests``: entries clustered by partition;
 - ``expire``: old snapshots, and the files that snapshots refer to; ``orphans``: unreferenced files.
 
-Imported by ``audit``, ``explorer`` and ``cli``.
+Imported by ``audit``, ``fleet``, ``explorer`` and ``cli``.
+
+``fp.maintain(…)`` is a function, defined in ``floeplan.fleet.run``. It has the name of this package, and Python binds
+that name to the package once it is imported, so the package is callable.
 """
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class _Callable(ModuleType):
+    """This package, as a function."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return import_module("floeplan.fleet.run").maintain(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -149,10 +149,10 @@ def expire_snapshots(
     return _result(expiry, len(kept), files, removed, dry_run=False)
 
 
-def snapshots_to_expire(table: Table) -> int:
-    """How many snapshots would expire now, by the table's own settings; reads no file."""
+def snapshots_to_expire(table: Table, *, older_than_ms: int | None = None, retain_last: int | None = None) -> int:
+    """How many snapshots would expire now, by default by the table's own settings; reads no file."""
     refuse_shared_files(table.metadata, "expire snapshots")
-    return len(_Rule(int(time.time() * 1000), None, None).apply(table.metadata).snapshot_ids)
+    return len(_Rule(int(time.time() * 1000), older_than_ms, retain_last).apply(table.metadata).snapshot_ids)
 
 
 def _result(

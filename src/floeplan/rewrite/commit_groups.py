@@ -199,10 +199,10 @@ class CommitManager:
         gone: set[DeleteFileId] = {delete for group in state.groups for delete in group.removed_deletes}
         gone |= state.carried.replaced
         gone -= concurrent.removed_deletes
-        summary = {}
+        summary = {"floeplan.operation": "rewrite"}
         if self.plan.run is not None:  # with which an interrupted rewrite-all is continued
             left = max(0, self.results_expected - self._results_committed - len(state.groups))
-            summary = self.plan.run.summary(left, begun=self._results_committed > 0)
+            summary |= self.plan.run.summary(left, begun=self._results_committed > 0)
         start = self.plan.target.snapshot
         return SnapshotChange(
             operation=Operation.REPLACE,

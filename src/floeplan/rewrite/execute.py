@@ -162,7 +162,8 @@ def _remove_dangling_deletes(
     if not gone and not len(dangling_deletes(head, by_keys=True)):
         return RewriteResult(planned)
     # The commit looks again for those of several data files, on the head that it follows.
-    change = SnapshotChange(Operation.REPLACE, removed_deletes=gone, drop_dangling_deletes=True)
+    summary = {"floeplan.operation": "remove-dangling-deletes"}
+    change = SnapshotChange(Operation.REPLACE, removed_deletes=gone, drop_dangling_deletes=True, summary=summary)
     validation = ConflictValidation(target.snapshot.snapshot_id, frozenset({Check.REMOVED_FILES_EXIST}))
     done = commit_change(target.table, change, branch=branch, validation=validation, options=options)
     removed = int(done.summary.get("removed-delete-files", 0))

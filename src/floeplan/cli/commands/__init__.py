@@ -8,6 +8,7 @@ JSON document. Fail-safe: bad input is refused before anything is read or writte
 - ``dml``: ``append``, ``delete``, ``update``, ``merge`` and ``sql``.
 - ``rewrite``: ``rewrite`` and ``upgrade-spec``.
 - ``maintenance``: ``rewrite-manifests``, ``expire``, ``remove-orphans`` and ``doctor``.
+- ``maintain``: ``maintain``.
 - ``audit``: ``audit`` and ``advise``. ``explorer``: ``report`` and ``serve``.
 - ``serve_catalog``: ``serve-catalog`` and ``explain-plan``.
 """

@@ -20,13 +20,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import BucketTransform, VoidTransform
+from pyiceberg.types import DateType, TimestampNanoType, TimestampType, TimestamptzNanoType, TimestamptzType
 
 from floeplan.errors import InvalidOptionError
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.metadata.manifests.values import partition_arrow_type
-from floeplan.partition.fields import transform_name
+from floeplan.partition.fields import BoundField, transform_name
+from floeplan.partition.key import partition_codes
 from floeplan.partition.recover import Obstacle, Recovered, recover
 from floeplan.partition.transforms import can_apply
 from floeplan.partition.union import UnionPartitionType
@@ -46,6 +51,8 @@ _TARGET_PROPERTY = "write.target-file-size-bytes"
 _MIN_RATIO, _MAX_RATIO = 0.75, 1.80
 _OVERHEAD = 5 * 1024
 _READABLE_DELETES = ("PARQUET", "PUFFIN")
+_REPLACE = Operation.REPLACE
+_TIME_TYPES = (DateType, TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
 
 
 class Reason(IntFlag):
@@ -82,6 +89,7 @@ class Skip(IntEnum):
     ALREADY_REWRITTEN = 9
     KEEPS_SPEC = 10
     UNREADABLE_DELETES = 11
+    STILL_WRITTEN = 12
 
 
 PRUNED_MANIFEST = "pruned-manifest"
@@ -202,6 +210,31 @@ def skip_unreadable(entries: EntriesTable, skip: SkipCodes) -> SkipCodes:
     parquet = to_mask(pc.equal(entries.array("file_format"), "PARQUET"))
     encrypted = np.where(entries.valid("key_metadata"), Skip.ENCRYPTED, Skip.NONE)
     return np.where(skip == Skip.NONE, np.where(parquet, encrypted, Skip.NOT_PARQUET), skip).astype(np.int8)
+
+
+def still_written(entries: EntriesTable, metadata: TableMetadata, union: UnionPartitionType, since_ms: int) -> Mask:
+    """Files in partitions by time to which a snapshot after ``since_ms`` added files.
+
+    Only a partition by time is ever complete: leaving others alone would leave them alone as long as the table is
+    written. Snapshots that replace files without changing rows do not count.
+    """
+    recent = [
+        snapshot.snapshot_id
+        for snapshot in metadata.snapshots
+        if snapshot.timestamp_ms > since_ms and (snapshot.summary is None or snapshot.summary.operation != _REPLACE)
+    ]
+    by_time = [spec_id for spec_id in metadata.specs() if any(map(_is_time, union.spec(spec_id).fields))]
+    new = np.isin(entries.ints("snapshot_id"), recent) & np.isin(entries.spec_id, by_time)
+    if not new.any():
+        return new
+    codes = partition_codes(union, entries.spec_id, entries.partition_columns())
+    return np.isin(codes, np.unique(codes[new]))
+
+
+def _is_time(field: BoundField) -> bool:
+    return isinstance(field.source_type, _TIME_TYPES) and not isinstance(
+        field.transform, BucketTransform | VoidTransform
+    )
 
 
 def unreadable_deletes(deletes: ScanDeletes, matches: DeleteMatches) -> Mask:

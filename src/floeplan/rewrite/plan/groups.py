@@ -87,14 +87,14 @@ def pack(
     order = sorted(range(len(keys)), key=lambda code: keys[code].sort_key())
     rank = np.empty(len(keys), dtype=np.int64)
     rank[order] = np.arange(len(keys))
-    known = proven[_sorted(entries, proven, [pa.array(rank[codes])])]
+    known = proven[reading_order(entries, proven, [pa.array(rank[codes])])]
     starts = np.concatenate(([0], np.cumsum(np.bincount(rank[codes], minlength=len(keys)))[:-1]))[: len(keys)]
     known_cuts = next_fit(sizes[known], starts, limit, most)
     known_keys = [keys[order[at]] for at in (np.searchsorted(starts, known_cuts, side="right") - 1).tolist()]
 
     # Files whose rows may go to several partitions; each group has the key of its first file.
     files = candidates[~output.proven[candidates]]
-    unknown = files[_sorted(entries, files, [column.take(pa.array(files)) for column in output.lowest])]
+    unknown = files[reading_order(entries, files, [column.take(pa.array(files)) for column in output.lowest])]
     start = np.zeros(1, dtype=np.int64)
     cuts = next_fit(sizes[unknown], start, min(limit, MAX_UNPROVEN_BYTES), most)
     codes, keys = partitions(unknown[cuts])
@@ -103,7 +103,7 @@ def pack(
     return Groups(rows, offsets, (*known_keys, *(keys[code] for code in codes.tolist())))
 
 
-def _sorted(entries: EntriesTable, files: Ints, first_by: Sequence[pa.Array]) -> Ints:
+def reading_order(entries: EntriesTable, files: Ints, first_by: Sequence[pa.Array]) -> Ints:
     """The order of files by some columns, then by data sequence number and path."""
     columns = {
         **{f"by{number}": column for number, column in enumerate(first_by)},

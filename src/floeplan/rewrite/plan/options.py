@@ -59,6 +59,8 @@ class RewriteOptions:
     """Smaller files are rewritten; defaults to 75 % of the target."""
     max_file_size_bytes: int | None = None
     """Larger files are rewritten; defaults to 180 % of the target."""
+    min_partition_age_seconds: int = 0
+    """Leave partitions by time to which files were added more recently than this: they are still being written."""
     min_input_files: int = 5
     """Rewrite groups with at least this many files, regardless of their size."""
     rewrite_all: bool = False
@@ -167,7 +169,12 @@ _POSITIVE = (
     "max_concurrent_file_group_rewrites",
     "task_memory_bytes",
 )
-_NOT_NEGATIVE = ("min_file_size_bytes", "delete_file_threshold", "partial_progress_max_failed_commits")
+_NOT_NEGATIVE = (
+    "min_file_size_bytes",
+    "min_partition_age_seconds",
+    "delete_file_threshold",
+    "partial_progress_max_failed_commits",
+)
 
 
 def _kebab(name: str) -> str:

@@ -51,6 +51,7 @@ from floeplan.rewrite.plan.candidates import (
     reason_counts,
     skip_counts,
     skip_unreadable,
+    still_written,
     unreadable_deletes,
 )
 from floeplan.rewrite.plan.equality_writers import warn_of_equality_writers
@@ -185,6 +186,10 @@ class RewriteDataFilesPlanner:
         """Steps 3 and 4: deletes are matched once, counted for the candidates, and kept for the groups."""
         skip = skip_unreadable(entries, screened.skip)
         skip[(skip == Skip.NONE) & np.isin(entries.spec_id, list(self._leave_specs))] = Skip.KEEPS_SPEC
+        if self.options.min_partition_age_seconds:
+            since_ms = int((time.time() - self.options.min_partition_age_seconds) * 1000)
+            written = still_written(entries, self.target.metadata, self.union, since_ms)
+            skip[(skip == Skip.NONE) & written] = Skip.STILL_WRITTEN
         rows = np.flatnonzero(skip == Skip.NONE)
         considered = entries if len(rows) == len(entries) else entries.take(rows)
         sources = source_types(self.target.schema, self.target.metadata.schemas)

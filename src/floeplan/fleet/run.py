@@ -1,0 +1,458 @@
+"""``fp.maintain``: look at every table, rank the work, and do it within the budget, most valuable first.
+
+1. *Look* at the tables (``look``), in several threads. When time is limited, those come first that were not looked at
+   for the longest time.
+2. *Rank* all work by expected gain per byte; repairs come before everything else.
+3. *Work*: take the lease of the table, plan the work again on the table as it is then, and run it. Work that the budget
+   does not allow is left, and a compaction is shortened to what it allows. The next run finds what is left by planning.
+4. *Record* the run in the table of runs.
+
+Fail-safe: each piece of work is a commit of its own, or several: a run can be stopped or killed at any time, and the
+next one continues. Work that fails is reported and does not stop the run.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from heapq import heapify, heappop, heapreplace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog import Catalog
+
+from floeplan.audit.reports import default_reports
+from floeplan.catalog import load_table, open_catalog
+from floeplan.errors import CommitConflictError, FloeplanError, InvalidOptionError, UnknownTableError
+from floeplan.fleet.lease import Lease, LeaseHeldError, foreign_maintenance
+from floeplan.fleet.look import look_at, table_names
+from floeplan.fleet.policy import Budget, Policy, matches_any
+from floeplan.fleet.policy_file import read_policy
+from floeplan.fleet.records import History, read_history, record
+from floeplan.fleet.report import MaintainResult, Status, TableReport, WorkReport
+from floeplan.fleet.work import COMPACT, REPAIR_KIND, STAGE, YIELDING, Context, Work, execute, predict
+from floeplan.rewrite.plan.model import RewriteInterruptedError
+from floeplan.tasks.runner import parallel_map
+from floeplan.text import counted, human_bytes, reason
+from floeplan.transaction.catalog_commit import CommitOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_THREADS = 4
+"""Tables that are looked at concurrently; most of the time is spent waiting for the catalog and the store."""
+_LEAST_FILES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainOptions:
+    """Options of a run.
+
+    Attributes:
+        tables: Names or patterns of the tables; all tables of the catalogs if empty.
+        policy: The policy, or the path of its file.
+        budget_bytes: Bytes of data files that may be rewritten; overrides the policy.
+        budget_minutes: Minutes after which no work starts; overrides the policy.
+        budget_files: Data files that may be rewritten; overrides the policy.
+        dry_run: Only report what would be done.
+        reports: Scan reports; overrides the policy.
+        commit: How to commit; ``on_step`` also receives the steps of the run.
+        clock: The time in seconds since 1970.
+    """
+
+    tables: tuple[str, ...] = ()
+    policy: Policy | str | Path | None = None
+    budget_bytes: int | None = None
+    budget_minutes: float | None = None
+    budget_files: int | None = None
+    dry_run: bool = False
+    reports: str | None = None
+    commit: CommitOptions = field(default_factory=CommitOptions)
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        for name in ("budget_bytes", "budget_minutes", "budget_files"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InvalidOptionError(f"{name} is {value} but must not be negative", context={"option": name})
+
+    def resolved(self) -> Policy:
+        """The policy with the budget of the options."""
+        found = self.policy or Policy()
+        policy = found if isinstance(found, Policy) else read_policy(found)
+        budget = Budget(
+            policy.budget.bytes if self.budget_bytes is None else self.budget_bytes,
+            policy.budget.minutes if self.budget_minutes is None else self.budget_minutes,
+            policy.budget.files if self.budget_files is None else self.budget_files,
+        )
+        return replace(policy, budget=budget, reports=self.reports or policy.reports)
+
+
+def maintain(
+    tables: Sequence[str] | str = (),
+    *,
+    policy: Policy | str | Path | None = None,
+    budget_bytes: int | None = None,
+    budget_minutes: float | None = None,
+    budget_files: int | None = None,
+    dry_run: bool = False,
+    reports: str | None = None,
+    catalog: str | Catalog | None = None,
+    spark: SparkSession | None = None,
+) -> MaintainResult:
+    """Maintain every table of a catalog, the most valuable work first, within a budget.
+
+    Args:
+        tables: Names or patterns of tables; all tables by default.
+        policy: What may be done with which tables: a policy, or the path of a TOML file.
+        budget_bytes: Bytes of data files that may be rewritten.
+        budget_minutes: Minutes after which no work starts.
+        budget_files: Data files that may be rewritten.
+        dry_run: Only report what would be done.
+        reports: Scan reports, which say what queries read: a folder or a table.
+        catalog: The catalog, or its name; by default those of the policy.
+        spark: A Spark session to rewrite on; by default rewrites in this process.
+
+    Raises:
+        BadInputError: An invalid policy, or a table that does not exist.
+    """
+    names = (tables,) if isinstance(tables, str) else tuple(tables)
+    options = MaintainOptions(
+        names, policy, budget_bytes, budget_minutes, budget_files, dry_run=dry_run, reports=reports
+    )
+    return run_maintenance(options, catalog=catalog, spark=spark)
+
+
+def run_maintenance(
+    options: MaintainOptions, *, catalog: str | Catalog | None = None, spark: SparkSession | None = None
+) -> MaintainResult:
+    """As ``maintain``, with ``MaintainOptions``."""
+    policy = options.resolved()
+    names: Sequence[str | None] = [catalog] if isinstance(catalog, str) else policy.catalogs or [None]
+    catalogs = [catalog] if isinstance(catalog, Catalog) else [open_catalog(name) for name in names]
+    return _Run(options, policy, catalogs, spark).run()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run; ``reports`` has the state of every table that was looked at."""
+
+    options: MaintainOptions
+    policy: Policy
+    catalogs: Sequence[Catalog]
+    spark: SparkSession | None
+    run_id: str = field(init=False)
+    started: float = field(init=False)
+    homes: dict[str, Catalog] = field(default_factory=dict)
+    reports: dict[str, TableReport] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+    lease: Lease | None = None
+    spent_bytes: int = 0
+    spent_files: int = 0
+    listed: list[str] = field(default_factory=list)
+    not_looked_at: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.run_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.started = time.monotonic()
+
+    def run(self) -> MaintainResult:
+        """Look, work, record."""
+        names = self._names()
+        self.history = read_history(self.catalogs[0], self.policy.runs)
+        self._look(names)
+        self.options.commit.step("looked")
+        if self.options.dry_run:
+            return self._result()
+        self._hold_back()
+        try:
+            while (chosen := self._next()) is not None:
+                self._do(*chosen)
+        finally:
+            self._release()
+            result = self._result()
+            self._record(result)
+        return self._result()
+
+    # --- looking
+
+    def _names(self) -> list[str]:
+        """The tables, and the catalog of each."""
+        for catalog in self.catalogs:
+            for name in table_names(catalog):
+                if name in self.homes:
+                    raise InvalidOptionError(
+                        f"{name} is in the catalogs {self.homes[name].name} and {catalog.name}; maintain them one "
+                        "after the other with --catalog",
+                        context={"table": name},
+                    )
+                self.homes[name] = catalog
+        wanted = self.options.tables
+        for pattern in wanted:
+            if not any(matches_any(name, [pattern]) for name in self.homes):
+                places = ", ".join(catalog.name for catalog in self.catalogs)
+                raise UnknownTableError(f"no table {pattern!r} in catalog {places}", context={"table": pattern})
+        return [name for name in self.homes if not wanted or matches_any(name, wanted)]
+
+    def _look(self, names: Sequence[str]) -> None:
+        never = datetime.fromtimestamp(0, UTC)
+        if self.policy.budget.minutes is not None:
+            names = sorted(names, key=lambda name: (self.history.looked.get(name, never), name))
+        waiting = iter(names)
+
+        def in_time() -> Iterator[str]:
+            for name in waiting:
+                if self._time_is_up():
+                    self.not_looked_at += [name, *waiting]
+                    return
+                yield name
+
+        for report in parallel_map(self._look_at, in_time(), min(_THREADS, len(names))):
+            self.reports[report.table] = report
+
+    def _look_at(self, name: str) -> TableReport:
+        settings, rules = self.policy.settings(name)
+        now = datetime.fromtimestamp(self.options.clock(), UTC)
+        listed = self.history.orphans.get(name)
+        due = settings.remove_orphans and (listed is None or now - listed >= settings.orphans_every)
+        if due:
+            self.listed.append(name)
+        return look_at(
+            name,
+            self.homes[name],
+            settings,
+            rules,
+            self.history,
+            reports=self._reports(),
+            now_s=now.timestamp(),
+            orphans_due=due,
+        )
+
+    def _reports(self) -> str:
+        return self.policy.reports or default_reports()
+
+    # --- ranking
+
+    def _hold_back(self) -> None:
+        """Leave work outside its windows, and work that another engine does."""
+        now = datetime.fromtimestamp(self.options.clock(), UTC)
+        for name, report in self.reports.items():
+            if not report.settings.in_window(now):
+                windows = ", ".join(window.text for window in report.settings.windows)
+                self._mark_all(name, Status.LEFT, f"outside its windows ({windows})")
+            elif report.foreign is not None:
+                self._mark_all(name, Status.YIELDED, report.foreign, YIELDING)
+
+    def _next(self) -> tuple[str, int] | None:
+        """The most valuable work that may run now."""
+        if self._time_is_up():
+            for name in self.reports:
+                self._mark_all(name, Status.LEFT, "the time of the run is spent")
+        waiting = [(name, at) for name in self.reports for at in self._planned(name)]
+        ready = [(name, at) for name, at in waiting if self._is_ready(name, at)]
+        if waiting and not ready:  # tables that wait for each other
+            for name, _ in waiting:
+                self._mark_all(name, Status.LEFT, "it waits for a table that waits for it")
+        return max(ready, key=self._rank, default=None)
+
+    def _rank(self, one: tuple[str, int]) -> tuple[bool, float, str]:
+        report = self.reports[one[0]].work[one[1]]
+        return report.work.kind == REPAIR_KIND, report.score, one[0]
+
+    def _planned(self, name: str) -> list[int]:
+        return [at for at, one in enumerate(self.reports[name].work) if one.status is Status.PLANNED]
+
+    def _is_ready(self, name: str, at: int) -> bool:
+        """Whether no earlier work of the table and no table that comes first is waiting."""
+        report = self.reports[name]
+        stage = STAGE[report.work[at].work.kind]
+        if any(STAGE[report.work[other].work.kind] < stage for other in self._planned(name)):
+            return False
+        return not any(self._planned(other) for other in self._first(name))
+
+    def _time_is_up(self) -> bool:
+        minutes = self.policy.budget.minutes
+        return minutes is not None and time.monotonic() - self.started >= minutes * 60
+
+    def _mark(self, name: str, at: int, **changes: object) -> None:
+        report = self.reports[name]
+        self.reports[name] = report.with_work(at, replace(report.work[at], **changes))  # type: ignore[arg-type]
+
+    def _mark_all(self, name: str, status: Status, why: str, kinds: Sequence[str] | None = None) -> None:
+        for at in self._planned(name):
+            if kinds is None or self.reports[name].work[at].work.kind in kinds:
+                self._mark(name, at, status=status, why=why)
+
+    # --- working
+
+    def _do(self, name: str, at: int) -> None:
+        """Do one piece of work, or mark why it is not done."""
+        failed = [one for one in self._first(name) if self._has_failed(one)]
+        if failed:
+            self._mark_all(name, Status.LEFT, f"work on {failed[0]} comes first, and failed")
+            return
+        limit = self._limit(self.reports[name].work[at].work)
+        if limit == 0:
+            self._mark(name, at, status=Status.LEFT, why=self._budget_text())
+            return
+        began = time.monotonic()
+        try:
+            lease = self._take(name)
+            self.options.commit.step("leased")
+            self._work(name, at, lease, limit)
+        except LeaseHeldError as held:
+            self._mark_all(name, Status.BUSY, held.message)
+        except CommitConflictError as conflict:
+            self._mark(name, at, status=Status.CONFLICT, why=conflict.message)
+        except RewriteInterruptedError:
+            self._mark(name, at, status=Status.LEFT, why="interrupted")
+            raise
+        except FloeplanError as error:
+            self._mark(name, at, status=Status.FAILED, why=error.message)
+        except Exception as error:
+            self._mark(name, at, status=Status.FAILED, why=reason(error))
+        self._mark(name, at, seconds=time.monotonic() - began)
+
+    def _work(self, name: str, at: int, lease: Lease, limit: int | None) -> None:
+        planned = self.reports[name].work[at]
+        settings, now_s = self.reports[name].settings, self.options.clock()
+        # Other writers may have committed since the table was looked at.
+        table = load_table(name, self.homes[name])
+        context = Context(
+            table,
+            name,
+            settings,
+            self.homes[name].name,
+            self._reports(),
+            now_s,
+            self.spark,
+            max_files=limit,
+            continued=name in self.history.partial,
+            commit=self.options.commit,
+        )
+        foreign = foreign_maintenance(table.metadata, now_s, settings.yield_for)
+        if foreign is not None and planned.work.kind in YIELDING:
+            self._mark_all(name, Status.YIELDED, foreign, YIELDING)
+            return
+        work, context = self._fitting(context, planned.work.kind)
+        if work is None:
+            status, why = (Status.NOT_NEEDED, "done since") if limit is None else (Status.LEFT, self._budget_text())
+            self._mark(name, at, status=status, why=why)
+            return
+        self.options.commit.step("planned")
+        with lease.kept():
+            achieved, why = execute(context, work)
+        self.options.commit.step("worked")
+        if not any(achieved.values()) and not why:
+            self._mark(name, at, work=work, status=Status.NOT_NEEDED, why="another writer has changed the files")
+            return
+        self.spent_bytes += achieved["bytes"]
+        self.spent_files += achieved["files"] if achieved["bytes"] else 0
+        if lease.is_lost:
+            why = why or "the lease expired during the work"
+        status = Status.FAILED if why else Status.DONE if context.max_files is None else Status.PARTIAL
+        why = why or (self._budget_text() if status is Status.PARTIAL else "")
+        self._mark(name, at, work=work, status=status, why=why, achieved=achieved)
+
+    def _fitting(self, context: Context, kind: str) -> tuple[Work | None, Context]:
+        """The work as it is planned now, within the budget: files are left out until it fits."""
+        while True:
+            work = predict(context, kind)
+            if work is None or (limit := self._limit(work)) is None:
+                return work, context
+            if limit == 0:
+                return None, context
+            context = replace(context, max_files=min(limit, work.files - 1))
+
+    def _limit(self, work: Work) -> int | None:
+        """How many of its files the budget allows: ``None`` for all, 0 if the work cannot be shortened to that."""
+        budget = self.policy.budget
+        shares = [
+            max(0, limit - spent) / needed
+            for limit, spent, needed in (
+                (budget.bytes, self.spent_bytes, work.bytes),
+                (budget.files, self.spent_files, work.files if work.bytes else 0),
+            )
+            if limit is not None and needed
+        ]
+        share = min(shares, default=1.0)
+        if share >= 1.0:
+            return None
+        files = int(work.files * share)
+        return files if work.kind == COMPACT and files >= _LEAST_FILES else 0
+
+    def _budget_text(self) -> str:
+        budget = self.policy.budget
+        parts = [f"{human_bytes(budget.bytes)}"] if budget.bytes is not None else []
+        parts += [counted(budget.files, "file")] if budget.files is not None else []
+        return f"the budget of {' and '.join(parts)} is spent"
+
+    def _first(self, name: str) -> list[str]:
+        after = self.reports[name].settings.after
+        return [other for other in self.reports if other != name and matches_any(other, after)] if after else []
+
+    def _has_failed(self, name: str) -> bool:
+        return any(one.status in (Status.FAILED, Status.CONFLICT) for one in self.reports[name].work)
+
+    def _take(self, name: str) -> Lease:
+        """The lease of a table; it is kept while the next work is on the same table."""
+        if self.lease is not None and ".".join(self.lease.table.name()) == name and not self.lease.is_lost:
+            return self.lease
+        self._release()
+        table = load_table(name, self.homes[name])
+        lease = Lease(table, self.run_id, self.policy.lease, self.options.clock, self.options.commit)
+        lease.take()
+        self.lease = lease
+        return lease
+
+    def _release(self) -> None:
+        if self.lease is not None:
+            self.lease.release()
+            self.lease = None
+
+    # --- reporting
+
+    def _record(self, result: MaintainResult) -> None:
+        if self.policy.runs is not None and self.reports:
+            with suppress(FloeplanError):  # the work is done; nothing but ranking needs the record
+                record(self.catalogs[0], self.policy.runs, result, datetime.now(UTC), self.listed)
+                self.options.commit.step("recorded")
+
+    def _result(self) -> MaintainResult:
+        return MaintainResult(
+            self.run_id,
+            tuple(self.reports[name] for name in sorted(self.reports)),
+            self.spent_bytes,
+            self.spent_files,
+            time.monotonic() - self.started,
+            tuple(self.not_looked_at),
+            self.options.dry_run,
+            self.policy.runs,
+        )
+
+
+def ranked(reports: Sequence[TableReport]) -> list[tuple[str, WorkReport]]:
+    """All work of some tables in the order in which a run does it, if no table waits for another."""
+
+    def priority(one: WorkReport, table: int) -> tuple[bool, float, int]:
+        return one.work.kind != REPAIR_KIND, -one.score, table
+
+    # The work of a table in its own order; what comes first of all is the best of the first ones.
+    waiting = [sorted(report.work, key=lambda one: (-STAGE[one.work.kind], one.score)) for report in reports]
+    heads = [priority(work[-1], table) for table, work in enumerate(waiting) if work]
+    heapify(heads)
+    done = list[tuple[str, WorkReport]]()
+    while heads:
+        table = heads[0][2]
+        done.append((reports[table].table, waiting[table].pop()))
+        if waiting[table]:
+            heapreplace(heads, priority(waiting[table][-1], table))
+        else:
+            heappop(heads)
+    return done

@@ -1,0 +1,151 @@
+"""Policies: what they mean for each table, and errors that name the line."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from floeplan.errors import InvalidOptionError
+from floeplan.fleet.policy import Settings, kebab
+from floeplan.fleet.policy_file import parse_policy, read_policy
+
+pytestmark = pytest.mark.unit
+
+WHOLE = """\
+catalogs = ["prod"]
+timezone = "Europe/Berlin"
+runs = "ops.runs"
+reports = "ops.scans"
+lease = "5m"
+
+[budget]
+bytes = "1.5 GiB"
+minutes = 90
+files = 1000
+
+[defaults]
+compact-min-files = 20
+expire = "on"
+expire-older-than = "7d"
+
+[[tables]]
+match = ["db.*", "!db.tmp_*"]
+target-file-size = "256 MiB"
+cluster = ["region", "ts"]
+cluster-strategy = "zorder"
+partition-age = "2h"
+windows = [
+  "22:00-06:00",
+  "sat-sun 00:00-24:00",
+]
+
+[[tables]]
+match = "db.events"
+after = ["db.raw_*"]
+compact-min-files = 5
+remove-orphans = true
+"""
+
+
+def test_later_rules_override_earlier_ones() -> None:
+    policy = parse_policy(WHOLE)
+    assert (policy.catalogs, policy.runs, policy.reports) == (("prod",), "ops.runs", "ops.scans")
+    assert policy.lease == timedelta(minutes=5)
+    assert dataclasses.astuple(policy.budget) == (1_610_612_736, 90.0, 1000)
+    events, lines = policy.settings("db.events")
+    assert lines == (12, 17, 28)
+    assert (events.compact_min_files, events.target_file_size, events.remove_orphans) == (5, 256 * 2**20, True)
+    assert (events.cluster, events.cluster_strategy, events.after) == (("region", "ts"), "zorder", ("db.raw_*",))
+    other, lines = policy.settings("db.tmp_1")
+    assert (other.compact_min_files, other.target_file_size, lines) == (20, None, (12,))
+    assert policy.settings("x.y")[0].expire_older_than == timedelta(days=7)
+
+
+def test_every_setting_can_be_written_and_is_shown_as_it_is_written() -> None:
+    written = {
+        "windows": '["mon 01:00-02:00"]',
+        "after": '["a.b"]',
+        "cluster": '["c"]',
+        "upgrade-specs": '"rewrite"',
+        "cluster-strategy": '"hilbert"',
+        "expire": '"off"',
+        "target-file-size": "1024",
+        "delete-ratio": "0.5",
+        "maintain": "false",
+        "repair": "false",
+        "compact": "false",
+        "rewrite-manifests": "false",
+        "remove-orphans": "true",
+    }
+    for field in dataclasses.fields(Settings):
+        name = kebab(field.name)
+        text = written.get(name) or ('"36h"' if "timedelta" in str(field.type) else "7")
+        changed, _ = parse_policy(f"[defaults]\n{name} = {text}").settings("a.b")
+        assert changed != Settings(), name
+        shown = changed.to_dict()[name]
+        assert parse_policy(f"[defaults]\n{name} = {str(shown).lower() if isinstance(shown, bool) else repr(shown)}")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("[budget\n", 1, "Expected ']'"),
+        ("[defaults]\ncompact = 1\n", 2, "compact must be true or false, not 1"),
+        ("[defaults]\n\ncompat = true\n", 3, "unknown key 'compat'; did you mean compact"),
+        ("budget = 3\n", 1, "budget must be a table, not 3"),
+        ('[budget]\nminutes = 5\nbytes = "5 XiB"\n', 3, 'bytes must be a size such as 268435456 or "256 MiB"'),
+        ("[budget]\nhours = 5\n", 2, "unknown key 'hours'"),
+        ("[[tables]]\ncompact = true\n", 1, "a rule needs match"),
+        ('[[tables]]\nmatch = "a"\n[[tables]]\nmatch = "b"\nexpire = "yes"\n', 5, 'expire must be "on" or "off"'),
+        ('[defaults]\norphans-older-than = "2h"\n', 2, 'must be at least "1d"'),
+        ('[defaults]\npartition-age = "soon"\n', 2, 'a duration such as "7d"'),
+        ('[defaults]\nwindows = [\n  "22:00-06:00",\n  "noon",\n]\n', 2, 'times such as "22:00-06:00"'),
+        ('[defaults]\nwindows = "22:60-06:00"\n', 2, "times such as"),
+        ('timezone = "Mars"\n', 1, 'a time zone such as "Europe/Berlin"'),
+        ('[defaults]\ncluster = "region"\n', 2, '"off", "advise" or a list of columns'),
+        ("[defaults]\ndelete-ratio = 2\n", 2, "a fraction above 0 and at most 1"),
+        ("tables = 3\n", 1, "write each rule as [[tables]]"),
+        ("catalogs = []\n", 1, "text or a list of texts"),
+        ("[defaults]\ncompact-min-files = 0\n", 2, "a whole number of at least 1"),
+    ],
+)
+def test_an_error_names_the_line(text: str, line: int, problem: str) -> None:
+    with pytest.raises(InvalidOptionError) as raised:
+        parse_policy(text, "fleet.toml")
+    assert raised.value.message.startswith(f"fleet.toml:{line}: ")
+    assert problem in raised.value.message
+    assert raised.value.context == {"policy": "fleet.toml", "line": line}
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOptionError, match=r"cannot read the policy .*No such file"):
+        read_policy(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff")
+    with pytest.raises(InvalidOptionError, match="not UTF-8"):
+        read_policy(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize(
+    ("window", "inside", "outside"),
+    [
+        ("22:00-06:00", ["2024-03-04T22:00", "2024-03-05T05:59"], ["2024-03-04T21:59", "2024-03-05T06:00"]),
+        ("08:00-09:00", ["2024-03-04T08:30"], ["2024-03-04T09:00"]),
+        ("fri 22:00-02:00", ["2024-03-08T23:00", "2024-03-09T01:59"], ["2024-03-09T23:00", "2024-03-08T01:00"]),
+        ("sat,sun 00:00-24:00", ["2024-03-09T00:00", "2024-03-10T23:59"], ["2024-03-11T00:00"]),
+        ("sun-tue 10:00-11:00", ["2024-03-10T10:00", "2024-03-12T10:30"], ["2024-03-13T10:30"]),
+    ],
+)
+def test_windows(window: str, inside: list[str], outside: list[str]) -> None:
+    settings, _ = parse_policy(f'[defaults]\nwindows = "{window}"').settings("a.b")
+    assert all(settings.in_window(datetime.fromisoformat(text).replace(tzinfo=UTC)) for text in inside)
+    assert not any(settings.in_window(datetime.fromisoformat(text).replace(tzinfo=UTC)) for text in outside)
+
+
+def test_windows_are_in_the_time_zone_of_the_policy() -> None:
+    settings, _ = parse_policy('timezone = "Asia/Tokyo"\n[defaults]\nwindows = "01:00-02:00"').settings("a.b")
+    assert settings.in_window(datetime(2024, 3, 4, 16, 30, tzinfo=UTC))
+    assert not settings.in_window(datetime(2024, 3, 4, 1, 30, tzinfo=UTC))
+    assert Settings().in_window(datetime(2024, 3, 4, tzinfo=UTC))
