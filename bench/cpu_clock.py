@@ -29,6 +29,11 @@ def process_tree() -> list[int]:
     return [pid for pid, _ in _tree()]
 
 
+def process_seconds(pid: int) -> float:
+    """CPU seconds of one process since it started."""
+    return time.clock_gettime(_clock_of(pid))
+
+
 def _used() -> dict[tuple[int, int], float]:
     """CPU seconds of each process of the tree, by pid and start time."""
     found = {}

@@ -17,12 +17,15 @@ pytestmark = pytest.mark.spark
 
 
 def test_reports_are_audited_once_and_then_shown_again(spark: SparkSession, tmp_path: Path) -> None:
-    lines = [own_report(leaf("eq", "user"), kept=90, total=100, why="values are spread over all files")] * 3
+    report = own_report(leaf("eq", "user"), kept=90, total=100, why="values are spread over all files")
+    planned_for = {"metadata": {"engine-name": "Iceberg Java", "engine-version": "1.12.0"}}
+    lines = [report | planned_for, report | planned_for, report | {"metadata": {}}]
     folder = str(write_lines(tmp_path / "reports/one.jsonl", lines))
     service = ExplorerService("db.events", None, False, partial(audit_reports, folder, None, None), "")
     document = service.read("audit", {})
     assert (document["queries"], document["runs"]) == (1, 3)
     assert document["flagged"][0]["days"][0]["runs"] == 3
+    assert document["flagged"][0]["engines"] == {"Iceberg Java 1.12.0": 2, "unknown engine": 1}
     assert service.read("audit", {}) is document
 
 

@@ -38,6 +38,7 @@ FINDING = Finding(
     last_run="2024-01-09T00:00:00+00:00",
     reasons={"values are spread over all files": 12},
     days=(DayOfRuns(date(2024, 1, 1), 4, 1_000_000), DayOfRuns(date(2024, 1, 9), 8, 4_000_000)),
+    engines={"Iceberg Java 1.12.0": 9, f"PyIceberg {EVIL}": 3},
 )
 UNNAMED = """[...document.querySelectorAll("a, button, input, select, textarea, [role=img]")]
     .filter((one) => !one.getAttribute("aria-label") && !one.labels?.length && !one.textContent.trim())
@@ -124,6 +125,15 @@ def test_findings_of_an_audit_are_shown_with_their_trend(quiet: Page, site: str)
     expect(quiet.locator("main")).to_contain_text(FINDING.advice)
     quiet.get_by_text("Show as a table").click()
     expect(quiet.get_by_role("table", name="Bytes per run by day")).to_contain_text("2024-01-09")
+
+
+def test_findings_of_an_audit_are_listed_by_engine(quiet: Page, site: str) -> None:
+    quiet.goto(f"{site}#/audit")
+    rows = quiet.get_by_role("table", name="Flagged queries by engine").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("Iceberg Java 1.12.0")
+    expect(rows.first).to_contain_text("mission = ?")
+    expect(quiet.locator(".finding")).to_contain_text("12 runs by Iceberg Java 1.12.0 (9), PyIceberg")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pytest
 import requests
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
@@ -22,10 +25,14 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
+from starlette.requests import Request
 
 from floeplan.catalog import open_catalog
+from floeplan.rest.catalog_endpoints import CatalogBackend
+from floeplan.rest.limits import AllowedStores, ServerLimits
 from floeplan.rest.policy import MODE_KEY, PlanningPolicy
 from floeplan.rest.server import ServerOptions, build
+from floeplan.rest.wire import TablePath
 from tests.support.rest_server import serving
 
 pytestmark = pytest.mark.services
@@ -189,6 +196,40 @@ def test_a_loaded_table_carries_its_mode_and_an_etag_that_covers_it(table: Table
     table.transaction().set_properties({"floeplan.scan-planning-mode": "client"}).commit_transaction()
     changed = requests.get(path, headers=tag)
     assert (changed.status_code, changed.json()["config"]) == (200, {MODE_KEY: "client"})
+
+
+def test_requests_that_wait_for_a_load_share_the_next_one(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, release, loads = threading.Event(), threading.Event(), list[int]()
+    load_table = SqlCatalog.load_table
+
+    def slow(self: SqlCatalog, name: str | tuple[str, ...]) -> Table:
+        loads.append(len(loads))
+        began.set()
+        assert release.wait(60)
+        return load_table(self, name)
+
+    monkeypatch.setattr(SqlCatalog, "load_table", slow)
+
+    target = TablePath.match("/v1/namespaces/db/tables/events/plan")
+    assert target is not None
+    request = Request({"type": "http", "method": "POST", "path": target.path, "headers": []})
+    backend = CatalogBackend(open_catalog(), PlanningPolicy(), AllowedStores(), ServerLimits())
+
+    async def load_often() -> list[Table]:
+        first = asyncio.ensure_future(backend.load(request, target))
+        assert await asyncio.to_thread(began.wait, 60)
+        others = [asyncio.ensure_future(backend.load(request, target)) for _ in range(8)]
+        await asyncio.sleep(0)  # all of them have begun
+        release.set()
+        found = await asyncio.gather(first, *others)
+        await backend.load(request, target)
+        await backend.close()
+        return found
+
+    tables = asyncio.run(load_often())
+    assert {each.metadata_location for each in tables} == {table.metadata_location}
+    assert len({id(each) for each in tables}) == 2, "one was running, and those that arrived meanwhile share the next"
+    assert len(loads) == 3
 
 
 def test_health_and_metrics(table: Table, uri: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyiceberg.catalog.rest import RestCatalog
 import floeplan as fp
 from floeplan.catalog import open_catalog
 from floeplan.rest.limits import ServerLimits
+from floeplan.rest.planner import ScanPlanner
 from floeplan.rest.policy import MODE_KEY, PlanningPolicy
 from floeplan.rest.proxy import PLAN, TASKS, ProxyOptions
 from floeplan.rest.server import ServerOptions, build
@@ -274,6 +276,18 @@ def test_a_lost_response_is_never_one_that_clients_repeat(behind: Upstream) -> N
     assert ["Retry-After" in response.headers for response in (lost, slow, read)] == [False, False, True]
 
 
+def test_a_read_that_loses_its_connection_is_repeated_once(behind: Upstream, loaded: dict[str, Any]) -> None:
+    behind.answer(TABLE, loaded)
+    with server(behind) as uri:
+        for method, path in (("GET", CONFIG), ("GET", TABLE), ("POST", f"{TABLE}/plan")):
+            behind.dropped = dict.fromkeys((CONFIG, TABLE), 1)
+            assert requests.request(method, f"{uri}{path}", json={}).status_code == 200, path
+        behind.dropped = {TABLE: 2}
+        assert requests.post(f"{uri}{TABLE}/plan", json={}).status_code == 503
+        behind.dropped = {"/v1/namespaces/db/tables/t": 1}
+        assert requests.post(f"{uri}/v1/namespaces/db/tables/t", json={}).status_code == 502, "it may be committed"
+
+
 def test_an_upstream_that_is_gone_is_an_error_that_clients_repeat(behind: Upstream) -> None:
     gone = Upstream(uri="http://127.0.0.1:1")
     with server(gone) as uri:
@@ -293,20 +307,17 @@ def test_too_many_plans_are_refused_and_those_that_were_admitted_end(
         assert release.wait(30)
         raise fp.FloeplanError("the store is away", retryable=True)
 
-    monkeypatch.setattr("floeplan.rest.planner.ScanPlanner.plan", slow)
-    with server(behind, limits=ServerLimits(plans=1, waiting=0, plan_seconds=20)) as uri:
-        statuses: list[int] = []
-        first = threading.Thread(
-            target=lambda: statuses.append(requests.post(f"{uri}{TABLE}/plan", json={}).status_code)
-        )
-        first.start()
-        assert planned.wait(30)
+    monkeypatch.setattr(ScanPlanner, "plan", slow)
+    limits = ServerLimits(plans=1, waiting=0, plan_seconds=20)
+    with server(behind, limits=limits) as uri, ThreadPoolExecutor(1) as client:
+        first = client.submit(requests.post, f"{uri}{TABLE}/plan", json={})
+        while not planned.wait(0.05):
+            assert not first.done(), first.result().text
         busy = requests.post(f"{uri}{TABLE}/plan", json={})
         assert (busy.status_code, busy.headers["Retry-After"]) == (429, "1")
         assert requests.get(f"{uri}/healthz").status_code == 200, "the event loop is free"
         release.set()
-        first.join()
-        assert statuses == [503]
+        assert first.result().status_code == 503, first.result().text
         assert "floeplan_plans_admitted 0" in requests.get(f"{uri}/metrics").text
 
 
@@ -315,7 +326,7 @@ def test_a_plan_past_its_deadline_is_an_error_that_clients_repeat(
 ) -> None:
     behind.answer(TABLE, loaded)
     release = threading.Event()
-    monkeypatch.setattr("floeplan.rest.planner.ScanPlanner.plan", lambda *_: release.wait(30))
+    monkeypatch.setattr(ScanPlanner, "plan", lambda *_: release.wait(30))
     with server(behind, limits=ServerLimits(plan_seconds=0.1)) as uri:
         late = requests.post(f"{uri}{TABLE}/plan", json={})
         release.set()

@@ -120,6 +120,8 @@ class Upstream:
     uri: str = ""
     received: list[Received] = field(default_factory=list)
     answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    """How often the next requests for a path lose their connection before they are answered."""
     hang: threading.Event = field(default_factory=threading.Event)
     """Cleared: requests below ``/slow`` wait until it is set."""
 
@@ -144,7 +146,9 @@ def upstream() -> Iterator[Upstream]:
             scripted.received.append(Received(self.command, self.path, list(self.headers.items()), body))
             if "/slow" in self.path:
                 scripted.hang.wait(WAIT_SECONDS)
-            if "/lost" in self.path:
+            drop = scripted.dropped.get(self.path, 0)
+            scripted.dropped[self.path] = max(drop - 1, 0)
+            if drop or "/lost" in self.path:
                 self.close_connection = True
                 return
             status, headers, content = scripted.answers.get(self.path, (200, {"X-Echo": "yes"}, body))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
@@ -97,6 +97,10 @@ def _term(term: Any) -> str:
 RATIOS = ("manifests", "files", "row_groups", "rows", "bytes")
 """Levels of pruning whose kept ratio is reported, from the manifest list down."""
 
+UNKNOWN_ENGINE = "unknown engine"
+MOST_ENGINES = 10
+"""Engines of one query that are listed."""
+
 FINDINGS_SCHEMA = pa.schema(
     [
         ("found_at", pa.timestamp("us", "UTC")),
@@ -139,6 +143,7 @@ class Finding:
         reasons: The number of runs with each reason.
         days: Runs and bytes read on each day, in order of days.
         guessed: Whether the reasons are guessed from the form of the filter: other engines report no conjuncts.
+        engines: Runs by engine and version, most first.
     """
 
     table: str
@@ -155,6 +160,7 @@ class Finding:
     reasons: Mapping[str, int]
     days: tuple[DayOfRuns, ...] = ()
     guessed: bool = False
+    engines: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -186,6 +192,7 @@ class Finding:
             "reasons": dict(self.reasons),
             "basis": "form of the filter" if self.guessed else "planner",
             "days": [day.to_dict() for day in self.days],
+            "engines": dict(self.engines),
         }
 
 

@@ -14,6 +14,7 @@ API only; the driver receives findings, never reports.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,14 @@ from floeplan.audit.findings import (
     FINDINGS_SCHEMA,
     LARGE,
     MANIFESTS,
+    MOST_ENGINES,
     NO_FILTER,
     NO_PARTITION,
     OLD_SPEC,
     OVERLAP,
     RATIOS,
     REASONS,
+    UNKNOWN_ENGINE,
     AuditResult,
     DayOfRuns,
     Finding,
@@ -71,7 +74,7 @@ def audit(
 
 
 def _per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
-    """Sums per query: first per day, for the trend, then over all days since the layout of the table changed."""
+    """Sums per query: first per day and engine, then over all days since the layout of the table changed."""
     from pyspark.sql import functions as F  # noqa: N812
 
     # For each reason a condition that holds for reports with it. What a conjunct leaves undecided needs no guess.
@@ -95,16 +98,17 @@ def _per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
     sums |= {f"reason_{at}": F.count_if(F.expr(tests[name])) for at, name in enumerate(REASONS)}
     sums |= {"badly_pruned": F.count_if(F.expr(pruning)), "foreign": F.count_if("is_foreign")}
     sums |= {"runs": F.count("*"), "unreadable": F.count_if(F.expr("table IS NULL AND NOT is_commit"))}
-    keys = ("layout_changed", "default_spec_id", F.to_date("time").alias("day"))
+    keys = ("layout_changed", "default_spec_id", "engine", F.to_date("time").alias("day"))
     daily = scans.groupBy(*_QUERY, *keys).agg(
         F.min("time").alias("first_run"), F.max("time").alias("last_run"), *(sums[name].alias(name) for name in sums)
     )
     counted = ~F.col("outdated")
+    part = F.struct("day", "runs", "bytes_kept", "engine")
     return (
         _with_outdated(daily)
         .groupBy(*_QUERY)
         .agg(
-            F.sort_array(F.collect_list(F.when(counted, F.struct("day", "runs", "bytes_kept")))).alias("days"),
+            F.sort_array(F.collect_list(F.when(counted, part))).alias("days"),
             F.min(F.when(counted, F.col("first_run"))).alias("first_run"),
             F.max(F.when(counted, F.col("last_run"))).alias("last_run"),
             F.max(F.when(counted, F.col("default_spec_id"))).alias("default_spec_id"),
@@ -188,7 +192,12 @@ def _is_outdated(row: dict[str, Any], layout: tuple[int, int | None] | None) -> 
 
 
 def _finding(row: dict[str, Any]) -> Finding:
-    days = [(day["day"], day["runs"], day["bytes_kept"] or 0) for day in row["days"]]
+    runs_of, bytes_of, engines = Counter[date](), Counter[date](), Counter[str]()
+    for part in row["days"]:
+        runs_of[part["day"]] += part["runs"]
+        bytes_of[part["day"]] += part["bytes_kept"] or 0
+        engines[part["engine"] or UNKNOWN_ENGINE] += part["runs"]
+    days = [(day, runs, bytes_of[day]) for day, runs in sorted(runs_of.items())]
     return Finding(
         table=row["table"],
         shape=row["shape"],
@@ -204,6 +213,7 @@ def _finding(row: dict[str, Any]) -> Finding:
         reasons={name: row[f"reason_{at}"] for at, name in enumerate(REASONS) if row[f"reason_{at}"]},
         days=tuple(DayOfRuns(*day) for day in days),
         guessed=row["foreign"] * 2 > row["runs"],
+        engines=dict(engines.most_common(MOST_ENGINES)),
     )
 
 

@@ -89,13 +89,17 @@ _OWN = f"""STRUCT<
     passes: ARRAY<STRUCT<unit: STRING, total: BIGINT, effects: ARRAY<STRUCT<why: STRING, undecided: BIGINT>>>>,
     warnings: ARRAY<STRUCT<kind: STRING, context: STRUCT<text: STRING>>>>"""
 REPORT = f"""`report-type` STRING, `table-name` STRING, filter STRING,
-    metrics STRUCT<{", ".join(f"`{name}`: STRUCT<value: BIGINT>" for name in _METRICS)}>, floeplan {_OWN}"""
+    metrics STRUCT<{", ".join(f"`{name}`: STRUCT<value: BIGINT>" for name in _METRICS)}>,
+    metadata STRUCT<`engine-name`: STRING, `engine-version`: STRING>, floeplan {_OWN}"""
 """The fields of a report that are read; ``filter`` stays text, because expressions nest to any depth."""
 
 _MAX_NUMBER = 2**50
 _WRITTEN_AT = "try_to_timestamp(floeplan.timestamp)"
 _TIME = f"CASE WHEN year({_WRITTEN_AT}) BETWEEN 1970 AND 9000 THEN {_WRITTEN_AT} END"
 """The timestamp of a report, if it is plausible."""
+
+_ENGINE = "substring(concat_ws(' ', metadata.`engine-name`, metadata.`engine-version`), 1, 60)"
+"""The engine of a scan and its version, as its report names them; empty for a line of a log."""
 
 _LITERAL = r'"(values?)"\s*:\s*(?:\[(?:[^\]"]|"(?:\\.|[^"\\])*")*\]|"(?:\\.|[^"\\])*"|[^,}\]]+)'
 """A key and its literal: a list, a string or a bare word. A string never holds such a key: its quotes are escaped."""
@@ -192,6 +196,7 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
         ),
         F.coalesce(shape, F.lit("true")).alias("shape"),
         F.coalesce(opaque, F.lit("")).alias("opaque"),
+        F.expr(_ENGINE).alias("engine"),
         *(F.expr(text).alias(name) for name, text in numbers.items()),
         F.expr("CASE WHEN floeplan.selectivity BETWEEN 0 AND 1 THEN floeplan.selectivity END").alias("selectivity"),
         F.expr(_plausible(f"aggregate({old_specs}, 0L, (sum, s) -> try_add(sum, s.bytes_kept))")).alias(

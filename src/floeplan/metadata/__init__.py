@@ -11,6 +11,7 @@ Reading order:
 - ``avro``: Avro containers, and the compiled and pure-Python column decoder and encoder.
 - ``manifests``: manifest lists and manifest entries as tables, their statistics, completeness checks, and writers.
 - ``cache``: decoded manifest entries kept on local disk. Used by ``floeplan.snapshot.reader`` and incremental scans.
+- ``held``: decoded entries of whole snapshots in memory, before the cache. Used by ``floeplan.rest``.
 - ``delete_index``: which delete files apply to which data files.
 - ``root``, ``root_writer``: a snapshot as one columnar root manifest, which ``floeplan.snapshot.reader`` opens for
   ``ScanOptions.root``; and manifests written from it.

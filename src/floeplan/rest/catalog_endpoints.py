@@ -46,7 +46,7 @@ from starlette.responses import Response
 
 from floeplan.errors import BadInputError, FloeplanError
 from floeplan.metadata.files import read_file
-from floeplan.rest.limits import AllowedStores, ServerLimits
+from floeplan.rest.limits import AllowedStores, ServerLimits, retrieve_exception
 from floeplan.rest.policy import MODE_KEY, PlanningPolicy
 from floeplan.rest.wire import (
     RestError,
@@ -62,6 +62,7 @@ from floeplan.text import reason
 from floeplan.transaction.metadata_json import losses, writable_metadata
 
 Identifier: TypeAlias = tuple[str, ...]
+Loading: TypeAlias = "asyncio.Future[Table]"
 
 _NAMESPACES = "/v1/{prefix}/namespaces"
 _NAMESPACE = f"{_NAMESPACES}/{{namespace}}"
@@ -137,6 +138,7 @@ class CatalogBackend:
     def __init__(self, catalog: Catalog, policy: PlanningPolicy, stores: AllowedStores, limits: ServerLimits) -> None:
         self._catalog, self._policy, self._stores, self._limits = catalog, policy, stores, limits
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="floeplan-catalog")
+        self._loads, self._next_loads = dict[Identifier, Loading](), dict[Identifier, Loading]()
 
     async def close(self) -> None:
         """End the threads, and close the catalog."""
@@ -154,7 +156,24 @@ class CatalogBackend:
             RestError: There is no such table, or the catalog failed.
         """
         _refuse_browsers(request)
-        return cast(Table, await self._run(lambda: self._load(_identifier(target)), retry=True))
+        name = _identifier(target)
+        # Requests that arrive before a load begins share it: it returns a state of the table not older than they are.
+        load = self._next_loads.get(name)
+        if load is None:
+            load = self._next_loads[name] = asyncio.ensure_future(self._load_after(name, self._loads.get(name)))
+            load.add_done_callback(retrieve_exception)
+        return await asyncio.shield(load)
+
+    async def _load_after(self, name: Identifier, running: Loading | None) -> Table:
+        """Load a table once the load that is running has ended."""
+        if running is not None:
+            await asyncio.wait((running,))
+        load = self._loads[name] = self._next_loads.pop(name)
+        try:
+            return cast(Table, await self._run(lambda: self._load(name), retry=True))
+        finally:
+            if self._loads[name] is load:
+                del self._loads[name]
 
     def table_name(self, target: TablePath) -> str:
         """The dotted name of a table, which patterns are matched against."""

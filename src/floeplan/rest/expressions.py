@@ -14,7 +14,8 @@ expressed with an opaque piece beside the leaf, so that a file with such rows is
 
 **Residuals are pieces of the filter itself.** The top-level AND is split, and each conjunct of the IR remembers the
 piece it comes from. A file's residual is the AND of the pieces that its statistics do not prove, exactly as the client
-wrote them: it can parse them again, and they mean to it what they meant.
+wrote them: it can parse them again, and they mean to it what they meant. Only infinity, which no client parses, is
+expressed by finite numbers.
 
 Fail-safe: a name that two candidate schemas resolve to different columns, a metadata column, and a function that
 statistics cannot answer become opaque pieces, which keep every file. What cannot be bound at all is an error.
@@ -54,7 +55,7 @@ from floeplan.predicate.ir import (
 )
 from floeplan.predicate.literals import checked_text
 from floeplan.predicate.names import Names, Reference
-from floeplan.rest.literals import beyond_float, json_literal
+from floeplan.rest.literals import beyond_float, finite_form, json_literal
 from floeplan.text import excerpt
 
 Json: TypeAlias = Any
@@ -171,7 +172,8 @@ def compile_filter(filter_: Json, binder: Binder, limits: FilterLimits | None = 
     try:
         for node, negated in _operands(filter_, "and", negated=False):
             expr = compiler.compile(node, negated=negated)
-            text = json.dumps({"type": "not", "child": node} if negated else node, separators=(",", ":"))
+            sent = compiler.readable(node)
+            text = json.dumps({"type": "not", "child": sent} if negated else sent, separators=(",", ":"))
             compiled.append(expr)
             for conjunct in conjuncts(expr):
                 pieces.setdefault(conjunct, text)
@@ -217,6 +219,15 @@ class _Compiler:
         self.limits = limits
         self.leaves = 0
         self.values = 0
+        self._finite: dict[int, Json] = {}
+
+    def readable(self, node: Json) -> Json:
+        """A compiled predicate as its client can read it back: without infinity."""
+        if not self._finite or not isinstance(node, dict):
+            return node
+        if node.get("type") in ("and", "or", "not"):
+            return {key: self.readable(value) for key, value in node.items()}
+        return self._finite.get(id(node), node)
 
     def compile(self, node: Json, *, negated: bool, depth: int = 0) -> IrExpr:
         """Compile a predicate or its negation."""
@@ -250,6 +261,9 @@ class _Compiler:
             return _opaque(node, negated)
         op = _NEGATED[kind] if negated else kind
         column, transform = target
+        finite = finite_form(column, kind, term, values)
+        if finite is not None:
+            self._finite[id(node)] = finite
         if isinstance(column.type, types.FloatType) and any(map(beyond_float, values)):
             return _opaque(node, negated)
         if op in ("is-null", "not-null"):

@@ -96,7 +96,7 @@ class PlanSlots:
             gone.cancel()
             if not planned.done():
                 dropped.set()
-                planned.add_done_callback(_retrieve)
+                planned.add_done_callback(retrieve_exception)
                 submitted.cancel()
 
     def _release(self, _: Future[Any]) -> None:
@@ -110,8 +110,8 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Take the exception of a dropped plan, so that asyncio does not log it."""
+def retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Take the exception of work that nobody waits for, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()
 

@@ -2,13 +2,15 @@
 
 Java sends internal units (days, microseconds, nanoseconds) and PyIceberg ISO text; decimals, UUIDs and bytes are text
 in both. Text is taken only in the form that clients write: Spark's looser forms (a date with a time) would mean
-something else to them. Fail-safe: a value that is not of the column's type is an error.
+something else to them. Infinity is text too, which no client reads back: residuals express it by finite numbers.
+Fail-safe: a value that is not of the column's type is an error.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -30,7 +32,8 @@ _TIME = re.compile(_CLOCK_TEXT, re.ASCII)
 _TIMESTAMP = re.compile(rf"{_DATE_TEXT}(?:T{_CLOCK_TEXT}(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
 _UTC = (None, "Z", "+00:00", "-00:00")
 _ZONED = (types.TimestamptzType, types.TimestamptzNanoType)
-_FLOAT_MAX = float(np.finfo(np.float32).max)
+_FLOAT_MAX, _DOUBLE_MAX = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
+_INFINITIES = {"Infinity": 1, "-Infinity": -1}
 
 
 def json_literal(column: Column, value: Any) -> Literal:
@@ -94,6 +97,49 @@ def beyond_float(value: Any) -> bool:
     """Whether a literal is finite and beyond every float: clients then decide the comparison without rows."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and abs(value) > _FLOAT_MAX and value not in (math.inf, -math.inf)
+
+
+def finite_form(column: Column, kind: str, term: Any, values: Sequence[Any]) -> Any:
+    """A predicate that compares with infinity as an equal one without it; ``None`` for any other.
+
+    Java writes infinity as text and fails to read that text in a residual. The forms are equal for every value, null
+    and NaN included, as Java evaluates rows: NaN is above infinity, nulls are below everything.
+    """
+    infinite = [_INFINITIES[value] for value in values if isinstance(value, str) and value in _INFINITIES]
+    is_float = isinstance(column.type, types.FloatType | types.DoubleType)
+    if not infinite or not is_float or kind in ("starts-with", "not-starts-with"):
+        return None
+    most = _FLOAT_MAX if isinstance(column.type, types.FloatType) else _DOUBLE_MAX
+
+    def leaf(type_: str, **value: Any) -> dict[str, Any]:
+        return {"type": type_, "term": term, **value}
+
+    if kind in ("in", "not-in"):
+        joined, each = ("or", "eq") if kind == "in" else ("and", "not-eq")
+        finite = [value for value in values if value not in _INFINITIES]
+        parts = [_against_infinity(leaf, each, sign, most) for sign in sorted(set(infinite))]
+        return _joined(joined, *([leaf(kind, values=finite)] if finite else []), *parts)
+    return _against_infinity(leaf, kind, infinite[0], most)
+
+
+def _against_infinity(leaf: Callable[..., dict[str, Any]], kind: str, sign: int, most: float) -> Any:
+    """A comparison with infinity of this sign; ``most`` is the largest number."""
+    null, not_null, nan, not_nan = map(leaf, ("is-null", "not-null", "is-nan", "not-nan"))
+    if sign > 0:
+        above, below = leaf("gt", value=most), leaf("lt-eq", value=most)
+        forms = {"lt": below, "lt-eq": not_nan, "gt": nan, "gt-eq": above}
+        forms |= {"eq": _joined("and", above, not_nan), "not-eq": _joined("or", below, nan, null)}
+    else:
+        above, below = leaf("gt-eq", value=-most), leaf("lt", value=-most)
+        forms = {"lt": null, "lt-eq": below, "gt": above, "gt-eq": not_null}
+        forms |= {"eq": _joined("and", below, not_null), "not-eq": _joined("or", above, null)}
+    return forms[kind]
+
+
+def _joined(kind: str, first: Any, *others: Any) -> Any:
+    for other in others:
+        first = {"type": kind, "left": first, "right": other}
+    return first
 
 
 def _single(value: float) -> float:

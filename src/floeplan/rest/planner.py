@@ -38,6 +38,7 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.errors import BadInputError, InvalidOptionError, UnknownColumnError
 from floeplan.metadata.cache import EntriesCache
+from floeplan.metadata.held import EntriesMemory, EntriesSource
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.predicate.build import without_opaque
 from floeplan.predicate.compile import CompileResult
@@ -100,6 +101,8 @@ class PlannerOptions:
     """How long a plan task can be fetched."""
     cache_bytes: int = 256 * 1024 * 1024
     """Memory of the plans that are kept; 0 keeps none."""
+    entries_bytes: int = 128 * 1024 * 1024
+    """Memory of the decoded manifest entries that are kept; others are read from the cache on disk."""
     unasked_stats: int = 2_000
     """Files times columns up to which statistics are sent unasked, so that engines answer min and max from them."""
     plan_ids: bool = True
@@ -149,7 +152,7 @@ class ScanPlanner:
         self.options = options or PlannerOptions()
         self._plans: LRUCache[_PlanKey, _Plan] = LRUCache(self.options.cache_bytes, getsizeof=lambda plan: plan.size)
         self._readers: LRUCache[_SnapshotKey, SnapshotReader] = LRUCache(_READERS)
-        self._entries = EntriesCache()
+        self._entries = EntriesMemory(EntriesCache(), self.options.entries_bytes)
         self._lock = threading.Lock()
 
     def plan(self, table: Table, request: PlanTableScanRequest, caller: Caller) -> PlanResponse:
@@ -240,7 +243,8 @@ class ScanPlanner:
         files = _enough(plan.files, request.min_rows_requested)
         if stats is None and bounds:
             stats = _unasked_stats(files, projected, self.options.unasked_stats)
-        details = self._details(plan, files, frozenset(stats or ()))
+        source = self._entries.source if request.incremental else self._entries.of(_snapshot_key(table, snapshot))
+        details = _details(plan, files, frozenset(stats or ()), source)
         pages = PlanFiles(
             files=files,
             details=details,
@@ -274,25 +278,30 @@ class ScanPlanner:
 
     def _reader(self, table: Table, snapshot: Snapshot | None) -> SnapshotReader:
         """The reader of a snapshot with its manifest list, with this caller's access to the store."""
-        key = (_identity(table), table.metadata_location, None if snapshot is None else snapshot.snapshot_id)
+        key = _snapshot_key(table, snapshot)
         with self._lock:
             found = self._readers.get(key)
         if found is None:
             opened = SnapshotReader.open(table, snapshot, max_workers=self.options.concurrency)
-            found = replace(opened, cache=self._entries, io=None)
+            found = replace(opened, cache=self._entries.of(key), io=None)
             with self._lock:
                 self._readers[key] = found
         return replace(found, io=table.io)
 
-    def _details(self, plan: ScanPlan, files: PlannedFiles, stats: frozenset[int]) -> EntriesTable:
-        """Columns of the planned files that planning did not read, row by row with them."""
-        columns = EntryColumns(frozenset({"split_offsets"}), stats=stats, sizes=stats, partition=False)
-        manifest, ordinal = files.entries.ints("manifest"), files.entries.ints("ordinal")
-        totals, io = plan.totals, plan.target.table.io
-        listed = np.unique(manifest)
-        read = self._entries.read_entries(totals.manifests, totals.union, columns, rows=listed, io=io).live()
-        rows = np.searchsorted(read.ints("manifest"), manifest) + ordinal
-        return read if np.array_equal(rows, np.arange(len(read))) else read.take(rows)
+
+def _details(plan: ScanPlan, files: PlannedFiles, stats: frozenset[int], source: EntriesSource) -> EntriesTable:
+    """Columns of the planned files that planning did not read, row by row with them."""
+    columns = EntryColumns(frozenset({"split_offsets"}), stats=stats, sizes=stats, partition=False)
+    manifest, ordinal = files.entries.ints("manifest"), files.entries.ints("ordinal")
+    totals, io = plan.totals, plan.target.table.io
+    listed = np.unique(manifest)
+    read = source.read_entries(totals.manifests, totals.union, columns, rows=listed, io=io).live()
+    rows = np.searchsorted(read.ints("manifest"), manifest) + ordinal
+    return read if np.array_equal(rows, np.arange(len(read))) else read.take(rows)
+
+
+def _snapshot_key(table: Table, snapshot: Snapshot | None) -> _SnapshotKey:
+    return _identity(table), table.metadata_location, None if snapshot is None else snapshot.snapshot_id
 
 
 def _size(files: PlanFiles) -> int:

@@ -287,8 +287,7 @@ class ProxyBackend:
         if tag is not None:
             headers.append((b"if-none-match", tag.encode("latin-1")))
         url = self._base.copy_with(raw_path=(self._base.raw_path.rstrip(b"/") + target.path.encode("latin-1")))
-        with _translated("GET"):
-            response = await self._client.get(url, headers=headers)
+        response = await self._get(url, headers)
         if response.status_code == 304 and known is not None:
             return known
         if response.status_code >= 500 or response.status_code == 304:
@@ -348,8 +347,7 @@ class ProxyBackend:
         url = self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + b"/v1/config")
         if self._options.warehouse is not None:
             url = url.copy_merge_params({"warehouse": self._options.warehouse})
-        with _translated("GET"):
-            response = await self._client.get(url, headers=_of_caller(request))
+        response = await self._get(url, _of_caller(request))
         if response.status_code == 200:
             config = UpstreamConfig.of(json_object(response.content))
             self._configs[config.prefix] = config
@@ -378,8 +376,18 @@ class ProxyBackend:
         self, method: str, request: Request, headers: Sequence[tuple[bytes, bytes]], body: bytes | None = None
     ) -> httpx.Response:
         sent = [pair for pair in headers if pair[0].lower() != b"content-length"]
+        if method == "GET":
+            return await self._get(self._url(request), sent)
         with _translated(method):
             return await self._client.request(method, self._url(request), headers=sent, content=body)
+
+    async def _get(self, url: httpx.URL, headers: Sequence[tuple[bytes, bytes]]) -> httpx.Response:
+        """Read from the upstream catalog, a second time if it closed the connection just as the request was sent."""
+        with _translated("GET"):
+            try:
+                return await self._client.get(url, headers=headers)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                return await self._client.get(url, headers=headers)
 
 
 @contextmanager

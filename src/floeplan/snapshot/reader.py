@@ -29,6 +29,7 @@ from pyiceberg.types import NestedField
 from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
 from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.files import MAX_WORKERS, read_files
+from floeplan.metadata.held import EntriesSource
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import (
     DELETES,
@@ -153,7 +154,7 @@ class SnapshotReader:
         manifests: Its manifest list.
         union: The union of the partition fields of all specs.
         io: Where the files are; local files need none.
-        cache: The local cache of decoded manifests; ``None`` decodes them every time.
+        cache: A cache of decoded manifests; ``None`` decodes them every time.
         root: The root manifest to read instead of the manifest list and manifests.
         max_workers: Files fetched in parallel from a remote store.
     """
@@ -163,7 +164,7 @@ class SnapshotReader:
     manifests: ManifestListTable
     union: UnionPartitionType
     io: FileIO | None
-    cache: EntriesCache | None = None
+    cache: EntriesSource | None = None
     root: RootManifest | None = None
     max_workers: int = MAX_WORKERS
 

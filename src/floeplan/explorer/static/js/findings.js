@@ -123,10 +123,47 @@
                 ]),
             ),
             found.flagged.length
-                ? [trends(found), F.card("Flagged", {}, found.flagged.map(flagged))]
+                ? [byEngine(found), trends(found), F.card("Flagged", {}, found.flagged.map(flagged))]
                 : F.card("Flagged", {}, F.el("p", { class: "empty" }, "No query reads much more than it needs.")),
         );
     };
+
+    /** The flagged queries of each engine and version, those with most runs first. */
+    function byEngine(found) {
+        const engines = new Map();
+        for (const one of found.flagged) {
+            for (const [engine, runs] of Object.entries(one.engines ?? {})) {
+                const known = engines.get(engine) ?? { runs: 0, bytes: 0, filters: [] };
+                known.runs += runs;
+                known.bytes += runs * one.bytes_per_run;
+                known.filters.push(one.filter);
+                engines.set(engine, known);
+            }
+        }
+        if (!engines.size) return null;
+        const rows = [...engines].sort(([, a], [, b]) => b.bytes - a.bytes);
+        return F.card(
+            "Engines",
+            { subtitle: "flagged queries by the engine that ran them" },
+            F.table(
+                "Flagged queries by engine",
+                [
+                    { name: "Engine" },
+                    { name: "Queries", num: true },
+                    { name: "Runs", num: true },
+                    { name: "Read", num: true },
+                    { name: "Filters" },
+                ],
+                rows.map(([engine, { runs, bytes, filters }]) => [
+                    engine,
+                    F.count(filters.length),
+                    F.count(runs),
+                    F.bytes(Math.round(bytes)),
+                    F.el("code", {}, filters.slice(0, MOST_LINES).join(" · ")),
+                ]),
+            ),
+        );
+    }
 
     /** Bytes per run of the queries that read most, day by day. */
     function trends(found) {
@@ -193,6 +230,13 @@
             : F.tag("good", `shrinking to ${ratio.toFixed(1)}×`);
     }
 
+    /** The engines of a query: " by Iceberg Java 1.12.0 (3), floeplan 0.1.0 (1)". */
+    function ranBy(one) {
+        const engines = Object.entries(one.engines ?? {});
+        if (!engines.length) return "";
+        return ` by ${engines.map(([engine, runs]) => (engines.length > 1 ? `${engine} (${F.count(runs)})` : engine)).join(", ")}`;
+    }
+
     function flagged(one) {
         const levels = LEVELS.filter((level) => one.ratios[level] !== null && one.ratios[level] !== undefined);
         return F.el(
@@ -202,7 +246,7 @@
             F.el(
                 "p",
                 { class: "soft small" },
-                `${one.table} · ${one.fingerprint} · ${F.counted(one.runs, "run")}, ${F.bytes(one.bytes_per_run)} each${one.selectivity === null ? "" : `, about ${F.percent(one.selectivity, 1)} of the rows wanted`}`,
+                `${one.table} · ${one.fingerprint} · ${F.counted(one.runs, "run")}${ranBy(one)}, ${F.bytes(one.bytes_per_run)} each${one.selectivity === null ? "" : `, about ${F.percent(one.selectivity, 1)} of the rows wanted`}`,
             ),
             F.el(
                 "div",

@@ -1,0 +1,247 @@
+"""Scans planned by `floeplan serve-catalog` against the same scans planned by their clients.
+
+Two servers serve the catalog of one table, one that plans and one that leaves planning to clients; the peer of every
+ratio is the same client on the second server, in the same run. The selective query reads one day of one region; every
+file is a scan without a filter. No scan is repeated, so plans come from decoded manifests and not from the cache of
+plans, and pairs run in turn; the best of several counts, which leaves out the warm-up of the JVM. *CPU s, total* is the
+CPU of client and server together. Spark SQL ends with the partitions of the query, because the files do not exist.
+
+*Server CPU ms per plan* is sent by one client over one connection. 2 ms are 1,000 plans per second on two cores. The
+99th percentile is measured at a fixed rate against two servers in turn, from the time at which a request was due, with
+the load generator on the same cores. Memory is the peak of the server process, with the pages of mapped files.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.cpu_clock import CpuClock, process_seconds
+from bench.planning_tables import ENTRIES, evolved
+from bench.results import bar_text
+from bench.server_clients import TABLE, Client, JavaClient, PyIcebergClient, SparkClient, request
+from bench.spark_session import start_session
+from tests.support.rest_server import Program, program
+from tests.support.spark.lake import NAME, Lake
+
+MANIFESTS = {"small": (20, 40), "default": (200, 4_000), "large": (200, 4_000)}
+"""Of the table that clients plan, and of the large table."""
+PAIRS = {"selective": 12, "every file": 6}
+PLANS, SECONDS, CLIENTS = 100, 8.0, 32
+RATE, DISTINCT = 500.0, 20
+"""Requests per second at which repeated plans are measured: half of the bar; and how many different ones repeat."""
+BARS = {
+    ("PyIceberg", "selective", "CPU s, client"): 0.05,
+    ("PyIceberg", "selective", "CPU s, total"): 0.15,
+    ("Iceberg Java", "selective", "CPU s, total"): 0.25,
+    ("Spark SQL", "selective", "CPU s, total"): 0.5,
+    ("PyIceberg", "every file", "wall s"): 0.4,
+    ("Iceberg Java", "every file", "wall s"): 0.9,
+}
+MICROS_PER_FILE, PLAN_MS, P99_MS, MEGABYTES = 6.0, 2.0, 50.0, 500
+NAMES = {"selective": "one day, one region", "every file": "every file"}
+PATH = "/v1/namespaces/db/tables/events"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a scan took."""
+
+    wall: float
+    client: float
+    total: float
+    files: int
+
+    def metrics(self) -> dict[str, float]:
+        return {"wall s": self.wall, "CPU s, client": self.client, "CPU s, total": self.total}
+
+
+def run(size: str) -> list[Row]:
+    few, many = MANIFESTS[size]
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        rows = _compared(home / "clients", few)
+        rows += _served(home / "few", few)
+        return rows + _served(home / "many", many)
+
+
+@contextmanager
+def _servers(home: Path, manifests: int, *options: Sequence[str]) -> Iterator[list[Program]]:
+    """Servers of a catalog with one table, each with its own options."""
+    lake = Lake(home)
+    with lake.open_catalog() as catalog:
+        catalog.create_namespace("db")
+        catalog.register_table(TABLE, evolved(manifests).as_uri())
+    local = {"TYPE": "sql", "URI": f"sqlite:///{lake.database}", "WAREHOUSE": lake.warehouse.as_uri()}
+    environment = {f"PYICEBERG_CATALOG__{NAME.upper()}__{key}": value for key, value in local.items()}
+    environment["FLOEPLAN_CACHE"] = str(home / "cache")
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(program(home / str(i), "--catalog", NAME, *given, environment=environment))
+            for i, given in enumerate(options)
+        ]
+
+
+# --- clients
+
+
+def _compared(home: Path, manifests: int) -> list[Row]:
+    """Every client on the server that plans and on the one that does not."""
+    os.environ["FLOEPLAN_CACHE"] = str(home / "cache")
+    rows: list[Row] = []
+    with _servers(home, manifests, ("--plan", "*"), ()) as (planning, plain):
+        rows += _pairs("PyIceberg", PyIcebergClient(planning.uri), PyIcebergClient(plain.uri))
+        spark = start_session(Lake(home))
+        try:
+            rows += _pairs("Iceberg Java", JavaClient(spark, planning.uri), JavaClient(spark, plain.uri))
+            rows += _pairs("Spark SQL", SparkClient(spark, planning.uri), SparkClient(spark, plain.uri))
+        finally:
+            spark.stop()
+    return rows
+
+
+def _pairs(name: str, ours: Client, theirs: Client) -> list[Row]:
+    rows = []
+    for kind, pairs in PAIRS.items():
+        scans = {"selective": (ours.selective, theirs.selective), "every file": (ours.every_file, theirs.every_file)}
+        costs = [tuple(_cost(scan, number) for scan in scans[kind]) for number in range(pairs)]
+        if any(mine.files != peer.files for mine, peer in costs):
+            raise RuntimeError(f"{name}, {kind}: the plans differ: {costs}")
+        case = f"{NAMES[kind]}, {name} ({costs[-1][0].files:,} {'partitions' if name == 'Spark SQL' else 'files'})"
+        for metric in costs[0][0].metrics():
+            if metric == "CPU s, client" and name != "PyIceberg":
+                continue
+            mine, peer = (min(cost.metrics()[metric] for cost in side) for side in zip(*costs, strict=True))
+            bar = BARS.get((name, kind, metric))
+            rows.append(
+                {
+                    "suite": "server",
+                    "case": case,
+                    "metric": metric,
+                    "ours": mine,
+                    "peer": f"client {peer:.3g}",
+                    "ratio": mine / peer,
+                    "bar": None if bar is None else bar_text(mine / peer, bar, ""),
+                }
+            )
+    return rows
+
+
+def _cost(scan: Callable[[int], int], number: int) -> Cost:
+    tree, client, wall = CpuClock(), time.process_time(), time.perf_counter()
+    files = scan(number)
+    wall, client = time.perf_counter() - wall, time.process_time() - client
+    return Cost(wall, client, tree.seconds(), files)
+
+
+# --- the server alone
+
+
+def _served(home: Path, manifests: int) -> list[Row]:
+    """The server's own cost and memory, for requests of one client, and its latency at a fixed rate."""
+    of = f"of {ENTRIES * manifests:,} files"
+    with _servers(home, manifests, ("--plan", "*"), ("--plan", "*")) as servers:
+        server = servers[0]
+        files, cpu = _every_page(server)
+        rows = [_alone(f"every file {of}", "server CPU µs per file", cpu / files * 1e6, MICROS_PER_FILE)]
+        for each in servers:
+            for number in range(300):  # every manifest and every plan that is repeated later is known
+                _plan(each, number % DISTINCT if number < 2 * DISTINCT else number)
+        new = itertools.count(1_000)
+        for case, next_one in (
+            (f"repeated plan {of}", lambda: 0),
+            (f"new plan {of}", lambda: next(new)),
+        ):
+            before = process_seconds(server.process.pid)
+            for _ in range(PLANS):
+                _plan(server, next_one())
+            each_ms = (process_seconds(server.process.pid) - before) / PLANS * 1e3
+            rows.append(_alone(case, "server CPU ms per plan", each_ms, PLAN_MS))
+        some = itertools.count()
+        late = _p99(servers, RATE, lambda: next(some) % DISTINCT)
+        rows.append(_alone(f"repeated plan {of}", f"p99 ms at {RATE:.0f} plans/s", late * 1e3, P99_MS))
+        rows.append(_alone(f"server {of}", "peak MB", _peak_megabytes(server), MEGABYTES))
+    return rows
+
+
+def _post(connection: http.client.HTTPConnection, action: str, document: Any) -> bytes:
+    headers = {"Content-Type": "application/json", "X-Client-Version": "Apache Iceberg 1.12.0"}
+    connection.request("POST", f"{PATH}/{action}", json.dumps(document), headers)
+    response = connection.getresponse()
+    body = response.read()
+    if response.status != 200:
+        raise RuntimeError(f"{action}: {response.status} {body[:500]!r}")
+    return body
+
+
+def _connected(server: Program) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(server.uri.removeprefix("http://"))
+
+
+def _every_page(server: Program) -> tuple[int, float]:
+    """All pages of a scan without a filter: the number of files, and the server's CPU seconds."""
+    connection = _connected(server)
+    _post(connection, "plan", {"select": ["id"]})  # decodes the manifests
+    before = process_seconds(server.process.pid)
+    first = json.loads(_post(connection, "plan", {}))
+    pages = [_post(connection, "tasks", {"plan-task": task}) for task in first["plan-tasks"]]
+    seconds = process_seconds(server.process.pid) - before
+    connection.close()
+    return len(first["file-scan-tasks"]) + sum(page.count(b'"data-file":') for page in pages), seconds
+
+
+_connections: dict[str, http.client.HTTPConnection] = {}
+
+
+def _plan(server: Program, number: int) -> None:
+    if server.uri not in _connections:
+        _connections[server.uri] = _connected(server)
+    _post(_connections[server.uri], "plan", request(number))
+
+
+def _p99(servers: Sequence[Program], rate: float, next_one: Callable[[], int]) -> float:
+    """The 99th percentile of the seconds from the time at which a request is due to the end of its response."""
+    turns, started, late = itertools.count(), time.perf_counter(), list[float]()
+
+    def client() -> None:
+        connections = [_connected(server) for server in servers]
+        while (turn := next(turns)) < rate * SECONDS:
+            due = started + turn / rate
+            if (wait := due - time.perf_counter()) > 0:
+                time.sleep(wait)
+            _post(connections[turn % len(servers)], "plan", request(next_one()))
+            late.append(time.perf_counter() - due)
+
+    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(late) < rate * SECONDS - 1:
+        raise RuntimeError(f"only {len(late)} of {rate * SECONDS:.0f} plans were answered")
+    return sorted(late)[int(len(late) * 0.99)]
+
+
+def _peak_megabytes(server: Program) -> float:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None, "Linux reports it"
+    return int(found[1]) / 1024
+
+
+def _alone(case: str, metric: str, ours: float, most: float) -> Row:
+    shown = {"suite": "server", "case": case, "metric": metric, "ours": ours, "peer": None, "ratio": None}
+    return shown | {"bar": bar_text(ours, most)}
