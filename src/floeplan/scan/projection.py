@@ -25,8 +25,8 @@ from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value, value_json
+from floeplan.schemas import FIELD_ID
 
-FIELD_ID = b"PARQUET:field_id"
 MAX_KNOWN_SCHEMAS = 64
 
 _KNOWN_SCHEMAS: dict[int, tuple[Schema, pa.Schema]] = {}

@@ -111,20 +111,14 @@ class PlanReader:
     def parts(self, file: FileScan, most: int) -> list[FilePart]:
         """Open a file, and split its rows at row groups into parts whose columns take about ``most`` bytes."""
         opened = self._rows.open(file)
-        selection, footer = opened.undeleted(opened.planned()), opened.footer
-        leaves = list(range(len(footer.leaves)))
-        if footer.has_field_ids:
-            fields = self._read_schema(file).fields
-            leaves = [leaf for field in fields for leaf in footer.leaves_of_column(field.field_id)]
-        sizes = np.zeros(footer.num_row_groups, dtype=np.int64)
-        for leaf in leaves:
-            sizes += footer.chunks(leaf).total_uncompressed_size
-        sizes[~selection.overlaps(footer.first_rows, footer.row_group_rows)] = 0
+        selection, stored = opened.undeleted(opened.planned()), opened.stored
+        sizes = stored.group_bytes([field.field_id for field in self._read_schema(file).fields])
+        sizes[~selection.overlaps(stored.first_rows, stored.row_group_rows)] = 0
         number = (np.cumsum(sizes) - sizes) // most
         exact = file.residual == TRUE and not any(delete.kind in EQUALITY for delete in file.deletes)
         parts = []
         for groups in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(number)) + 1):
-            rows = RowSelection.from_runs(footer.first_rows[groups], footer.row_group_rows[groups])
+            rows = RowSelection.from_runs(stored.first_rows[groups], stored.row_group_rows[groups])
             if chosen := selection.intersect(rows):
                 parts.append(FilePart(opened, chosen, exact, int(sizes[groups].sum())))
         return parts

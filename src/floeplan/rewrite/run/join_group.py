@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
+from floeplan.formats.stored import PARQUET
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.footer.footer import ChunkLocation, decode_footer
@@ -88,7 +89,7 @@ def join_layout(attempt: GroupAttempt) -> JoinLayout | None:
     task, options = attempt.task, attempt.target.options
     if not attempt.strategy.copies_bytes or task.partition is None or task.outputs > 1:
         return None
-    if options.bloom or options.level is not None:
+    if options.bloom or options.level is not None or any(one.file.format != PARQUET for one in task.files):
         return None
     largest = max(range(len(task.files)), key=lambda index: task.files[index].file.file_size)
     opened = attempt.files.open(task.files[largest].file)
