@@ -31,6 +31,7 @@ ADDED = {
     "tables of other engines": 600,
     "why, explain and advice": 700,
     "ORC and Avro files": 620,
+    "metadata columns": 130,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {

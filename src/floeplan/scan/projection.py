@@ -178,6 +178,12 @@ class PartitionNames:
                 found[field.source_id] = self._canonical(field.column.field_id, entry)
         return found
 
+    def values(self, spec_id: int, entry: Mapping[str, Any]) -> dict[str, object]:
+        """The partition tuple of one entry by the names of the union, without fields that the spec does not have."""
+        names = {field.id: field.name for field in self.union.fields}
+        fields = [field for field in self.union.spec(spec_id).fields if not field.is_void]
+        return {names[f.column.field_id]: self._canonical(f.column.field_id, entry) for f in fields}
+
     def _canonical(self, key: int, entry: Mapping[str, Any]) -> Value | None:
         raw = entry.get(partition_column(key))
         return None if raw is None else from_physical(self.types[key], raw)

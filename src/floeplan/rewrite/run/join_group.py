@@ -31,11 +31,12 @@ from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, c
 from floeplan.rewrite.pages.new_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
 from floeplan.rewrite.run.group import GroupAttempt
 from floeplan.scan.file_rows import EQUALITY, OpenFile
+from floeplan.scan.metadata_columns import LAST_UPDATED, ROW_ID
 from floeplan.scan.projection import arrow_schema
 from floeplan.tasks.runner import parallel_map
 from floeplan.vectors import Mask
 from floeplan.write.conform import conform
-from floeplan.write.data_files import LAST_UPDATED, ROW_ID, FileTask, FullRowReader, data_entry
+from floeplan.write.data_files import FileTask, FullRowReader, data_entry
 from floeplan.write.metrics import added_entries
 from floeplan.write.parquet_file import (
     RowGroupMetrics,

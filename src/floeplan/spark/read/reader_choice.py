@@ -26,6 +26,7 @@ from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
 from floeplan.predicate.build import field_ids, has_opaque
 from floeplan.predicate.stats import to_mask
+from floeplan.scan.metadata_columns import METADATA_IDS
 from floeplan.scan.model import DEFAULT_CONCURRENCY
 from floeplan.scan.plan import ScanPlan
 from floeplan.spark.read.columns import DEFAULTED, walk
@@ -106,8 +107,11 @@ def _reasons_for_all(spark: SparkSession, plan: ScanPlan) -> Iterator[str]:
     """Reasons to read all files in Python tasks, cheap checks first."""
     if any(groups.selection is not None for groups in plan.files.row_groups.values()):
         yield "the plan selects pages"
-    table_fields = {field.field_id: field for field in plan.target.schema.fields}
     filtered = set(field_ids(plan.compiled.predicate))
+    named = {field.field_id for field in plan.schema.fields} | filtered
+    if not METADATA_IDS.isdisjoint(named):
+        yield "metadata columns are read"
+    table_fields = {field.field_id: field for field in plan.target.schema.fields}
     for field in needed_fields(plan):
         yield from _type_reasons(field)
         whole = table_fields.get(field.field_id, field)
