@@ -13,6 +13,9 @@ from pyiceberg.types import NestedField
 
 from floeplan.errors import UnsupportedError
 
+FIELD_ID = b"PARQUET:field_id"
+"""Key of an Arrow field's metadata under which pyarrow and PyIceberg keep its field id."""
+
 
 def fields_by_id(schema: Schema) -> dict[int, NestedField]:
     """Every field of a schema by its id; do not modify the result."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 
+from floeplan.formats.files import open_stored
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.stats import TriState
@@ -122,8 +122,7 @@ def _selection(case: Case, scan: FileScan) -> set[int]:
 
 
 def _whole_groups(scan: FileScan) -> RowSelection:
-    footer = pq.read_metadata(scan.path.removeprefix("file://"))
-    sizes = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    sizes = open_stored(scan.path, scan.format, None).row_group_rows.tolist()
     starts = [sum(sizes[:group]) for group in scan.row_groups or ()]
     return RowSelection.from_runs(starts, [sizes[group] for group in scan.row_groups or ()])
 

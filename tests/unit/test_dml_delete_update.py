@@ -329,7 +329,7 @@ def test_result_has_the_keys_of_the_contract(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "named"), [("file_format", "ORC", "ORC"), ("key_metadata", b"k", "encrypted")]
+    ("column", "value", "named"), [("file_format", "LANCE", "LANCE"), ("key_metadata", b"k", "encrypted")]
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_files_that_cannot_be_read_can_only_be_dropped(

@@ -127,12 +127,12 @@ def test_files_whose_deletes_cannot_be_read_are_not_planned(tmp_path: Path) -> N
     entries = change.added_deletes
     assert entries is not None
     at = entries.table.schema.get_field_index("file_format")
-    avro = entries.table.set_column(at, "file_format", pa.array(["AVRO"], pa.large_string()))
+    avro = entries.table.set_column(at, "file_format", pa.array(["LANCE"], pa.large_string()))
     table = commit_change(table, replace(change, added_deletes=EntriesTable(avro, entries.partition_types))).table
     planned = fp.RewriteDataFilesPlanner(table, fp.RewriteOptions(rewrite_all=True)).plan_with_stats()
     assert planned.plan.skipped == {"unreadable-deletes": 2}
     assert [w.message for w in planned.warnings if w.kind == "unreadable"] == [
-        "2 files skipped: a delete file that is not Parquet, or is encrypted, applies to them"
+        "2 files skipped: a delete file of an unknown format, or an encrypted one, applies to them"
     ]
     done = fp.rewrite_data_files(table, options=ALL)
     assert (done.groups_failed, done.files_rewritten) == (0, 5)

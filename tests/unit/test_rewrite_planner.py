@@ -445,9 +445,9 @@ class TestSpecs:
 
 
 def test_files_that_cannot_be_read_stay(make: Any) -> None:
-    rows = (file(0, file_path="orc", file_format="ORC"), file(0, file_path="secret", key_metadata=b"k"), file(0))
+    rows = (file(0, file_path="lance", file_format="LANCE"), file(0, file_path="secret", key_metadata=b"k"), file(0))
     found = plan_with_stats(make(*rows), rewrite_all=True)
-    assert found.plan.skipped == {"not-parquet": 1, "encrypted": 1}
+    assert found.plan.skipped == {"unknown-format": 1, "encrypted": 1}
     assert [(w.kind, w.context["files"]) for w in found.warnings] == [("unreadable", 1), ("unreadable", 1)]
 
 

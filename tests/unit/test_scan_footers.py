@@ -79,7 +79,10 @@ def test_column_that_only_the_partition_knows_is_not_null(files: Files) -> None:
 
 @pytest.mark.parametrize(
     ("entry", "why"),
-    [({"file_format": "ORC"}, "it is ORC, not Parquet"), ({"file_path": "gone.parquet"}, "gone.parquet")],
+    [
+        ({"file_format": "LANCE"}, "it is LANCE, neither"),
+        ({"file_path": "gone.parquet"}, "gone.parquet"),
+    ],
 )
 def test_file_that_cannot_be_opened_stays_whole_with_a_warning(files: Files, entry: dict[str, Any], why: str) -> None:
     files.data(ROWS, SCHEMA, **entry)

@@ -197,8 +197,7 @@ class TestFilesWithoutIds:
 @pytest.mark.parametrize(
     ("entry", "named"),
     [
-        ({"file_format": "ORC"}, "is ORC"),
-        ({"file_format": "AVRO"}, "is AVRO"),
+        ({"file_format": "LANCE"}, "is LANCE"),
         ({"key_metadata": b"k"}, "is encrypted"),
     ],
 )

@@ -228,7 +228,7 @@ class _Run:
         # A file is emptied when no row stays, neither among the planned rows nor among the others.
         emptied = len(changes.positions) >= planned.live_count
         if emptied and not self.task.copies:
-            emptied = not opened.undeleted(RowSelection.all_rows(opened.footer.num_rows).difference(opened.planned()))
+            emptied = not opened.undeleted(RowSelection.all_rows(opened.stored.num_rows).difference(opened.planned()))
         if self.task.copies or emptied:
             self.result.removed_data.append(task.file.path)
             self.result.removed_deletes += file_scoped_deletes(task.file)
@@ -241,9 +241,9 @@ class _Run:
 
     def _survivors(self, task: FileTask, opened: OpenFile, gone: RowSelection) -> Iterator[pa.Table]:
         """The live rows that stay, row group by row group."""
-        footer = opened.footer
-        stay = opened.undeleted(RowSelection.all_rows(footer.num_rows)).difference(gone)
-        for first, rows in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
+        stored = opened.stored
+        stay = opened.undeleted(RowSelection.all_rows(stored.num_rows)).difference(gone)
+        for first, rows in zip(stored.first_rows.tolist(), stored.row_group_rows.tolist(), strict=True):
             part = stay.intersect(RowSelection.from_runs(np.array([first]), np.array([rows])))
             if part:
                 yield self.whole.read(task, opened, part)

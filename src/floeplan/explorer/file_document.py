@@ -13,6 +13,7 @@ from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from floeplan.errors import FloeplanError
 from floeplan.explorer.view import TableView
+from floeplan.formats.stored import PARQUET
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
@@ -134,8 +135,8 @@ def _bounds_at(stats: ColumnStats | None, type_: PrimitiveType, row: int) -> dic
 
 def _row_groups(view: TableView, entry: EntriesTable, compiled: CompileResult, columns: list[Column]) -> dict[str, Any]:
     """Row groups, evaluated as in the third pass of planning."""
-    if entry.array("file_format")[0].as_py() != "PARQUET":
-        return {"unread": "it is not a Parquet file", "groups": []}
+    if (format_ := entry.array("file_format")[0].as_py()) != PARQUET:
+        return {"unread": f"row groups of {format_} files are not shown", "groups": []}
     floats = [column for column in columns if isinstance(column.type, FloatType | DoubleType)]
     known = file_stats(entry, floats).columns
     without_nan = frozenset(field_id for field_id, stats in known.items() if not stats.may_nan[0])

@@ -145,7 +145,7 @@ def denied_by_rows(table: Table, branch: str, files: int) -> tuple[list[str], li
         wanted = schema.select(*(name for name in names if name is not None))
         try:
             opened = files_of_table.open(file)
-            first = RowSelection.all_rows(min(opened.footer.num_rows, _SAMPLED_ROWS))
+            first = RowSelection.all_rows(min(opened.stored.num_rows, _SAMPLED_ROWS))
             rows = opened.read(wanted, first)[0] if fields else None
         except UnknownFileError:
             missing.append(file.path)

@@ -227,8 +227,8 @@ class Transformed(IrExpr):
 class Opaque(IrExpr):
     """A boolean piece that statistics cannot answer and that is evaluated on rows.
 
-    ``expression`` is what ``floeplan.predicate.rows`` evaluates, ``field_ids`` are the columns it reads. Two opaque
-    pieces are equal if their texts are.
+    ``expression`` is what ``floeplan.predicate.rows`` evaluates: SQL, or a leaf that statistics must not answer.
+    ``field_ids`` are the columns it reads. Two opaque pieces are equal if their texts are.
     """
 
     text: str

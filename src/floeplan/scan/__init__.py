@@ -10,6 +10,7 @@ Reading order:
 - ``model``: ``ScanOptions``; ``PlannedFiles``, the kept files as columns, each a ``FileScan`` when accessed.
 - ``planned_scan``: the data of a plan and its numbers, in total, per pass and per partition spec.
 - ``read``: reads the rows of a plan; ``file_rows`` one file, ``delete_files`` its deletes, ``projection`` its columns.
+- ``metadata_columns``: ``_file``, ``_pos`` and others, in the columns and predicates of a scan.
 - ``stream``: the same as a stream of batches, for limits and for other engines.
 - ``explain``: the pruning pyramid and advice as text; ``why``: what keeps or drops one file.
 - ``incremental``: appends and row changes between two snapshots.

@@ -25,12 +25,14 @@ from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyroaring import BitMap64
 
-from floeplan.errors import CorruptFileError, UnsupportedError
+from floeplan.errors import CorruptFileError
+from floeplan.formats.files import ParquetFile, open_stored
+from floeplan.formats.stored import StoredFile
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read.reader import read_plain_int64, read_row_groups, read_selected
-from floeplan.parquet.source import ByteSource, Range, open_source
+from floeplan.parquet.read.reader import read_plain_int64
+from floeplan.parquet.source import Range, open_source
 from floeplan.scan.model import DeleteScan
 from floeplan.scan.projection import field_id, project
 
@@ -80,7 +82,7 @@ class DeleteFileReader:
         """The keys an equality delete removes, one column per schema of one column each."""
 
         def read() -> pa.Table:
-            stored = _all_rows(*self._open(delete, delete.equality_ids), delete.equality_ids)
+            stored = _all_rows(self._open(delete, delete.equality_ids), delete.equality_ids)
             return key_columns(stored, schemas, {}, delete.path, stored.num_rows)
 
         return self._once(("keys", delete.path, str(schemas)), read)
@@ -113,16 +115,13 @@ class DeleteFileReader:
 
     def _by_path(self, delete: DeleteScan, expected: str) -> Mapping[str, Positions]:
         """Positions by path. The path column is not read where statistics prove that it holds only ``expected``."""
-        source, footer = self._open(delete, (PATH_ID, POSITION_ID))
-        chunks = footer.chunks(footer.leaf_by_id[PATH_ID])
-        bounds = [*chunks.min_value, *chunks.max_value]
-        # A truncated upper bound is never equal to the full path.
-        if bounds and all(bound == expected.encode() for bound in bounds) and (chunks.null_count == 0).all():
-            positions = read_plain_int64(source, footer, footer.leaf_by_id[POSITION_ID])
+        file = self._open(delete, (PATH_ID, POSITION_ID))
+        if isinstance(file, ParquetFile) and _holds_only(file.footer, expected):
+            positions = read_plain_int64(file.source, file.footer, file.footer.leaf_by_id[POSITION_ID])
             if positions is None:
-                positions = np.asarray(_all_rows(source, footer, (POSITION_ID,)).column(0), dtype=np.int64)
+                positions = np.asarray(_all_rows(file, (POSITION_ID,)).column(0), dtype=np.int64)
             return {expected: positions if (positions[1:] > positions[:-1]).all() else np.sort(positions)}
-        table = _all_rows(source, footer, (PATH_ID, POSITION_ID))
+        table = _all_rows(file, (PATH_ID, POSITION_ID))
         if not table.num_rows:
             return {}
         columns = {field_id(field): column for field, column in zip(table.schema, table.columns, strict=True)}
@@ -133,20 +132,22 @@ class DeleteFileReader:
         cuts = np.searchsorted(codes[order], np.arange(1, len(encoded.dictionary)))
         return dict(zip(encoded.dictionary.to_pylist(), np.split(positions[order], cuts), strict=True))
 
-    def _open(self, delete: DeleteScan, field_ids: tuple[int, ...]) -> tuple[ByteSource, ParquetFooter]:
-        if delete.format != "PARQUET":
-            raise UnsupportedError(
-                f"delete file {delete.path} is {delete.format}; only Parquet and deletion vectors are read",
-                context={"file": delete.path, "format": delete.format},
-            )
-        source = open_source(delete.path, self._io)
-        footer = read_footer(source)
-        missing = [i for i in field_ids if i not in footer.leaf_by_id]
+    def _open(self, delete: DeleteScan, field_ids: tuple[int, ...]) -> StoredFile:
+        file = open_stored(delete.path, delete.format, self._io, "delete file")
+        missing = [i for i in field_ids if i not in (file.field_ids or ())]
         if missing:
             raise CorruptFileError(
                 f"delete file {delete.path} has no column with field id {missing[0]}", context={"file": delete.path}
             )
-        return source, footer
+        return file
+
+
+def _holds_only(footer: ParquetFooter, path: str) -> bool:
+    """Whether statistics prove that a position delete file lists rows of one data file only."""
+    chunks = footer.chunks(footer.leaf_by_id[PATH_ID])
+    bounds = [*chunks.min_value, *chunks.max_value]
+    # A truncated upper bound is never equal to the full path.
+    return bool(bounds) and all(one == path.encode() for one in bounds) and bool((chunks.null_count == 0).all())
 
 
 def _blob_range(delete: DeleteScan) -> Range:
@@ -159,9 +160,8 @@ def _blob_range(delete: DeleteScan) -> Range:
     return delete.content_offset, delete.content_size
 
 
-def _all_rows(source: ByteSource, footer: ParquetFooter, field_ids: tuple[int, ...]) -> pa.Table:
-    rows = RowSelection.all_rows(footer.num_rows)
-    return (read_row_groups if rows else read_selected)(source, footer, field_ids, rows)
+def _all_rows(file: StoredFile, field_ids: tuple[int, ...]) -> pa.Table:
+    return file.read(field_ids, RowSelection.all_rows(file.num_rows))
 
 
 def decode_deletion_vector(blob: bytes, path: str) -> BitMap64:

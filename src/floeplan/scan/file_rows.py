@@ -19,15 +19,16 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import NestedField, StructType
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
+from floeplan.formats.files import ParquetFile, open_stored
+from floeplan.formats.stored import StoredFile
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read.reader import read_row_groups, read_selected, selects_every_page
-from floeplan.parquet.source import open_source
+from floeplan.parquet.source import ByteSource
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
-from floeplan.scan.projection import FIELD_ID, project
-from floeplan.schemas import fields_by_id, mapped_field_ids
+from floeplan.scan.projection import project
+from floeplan.schemas import FIELD_ID, fields_by_id, mapped_field_ids
 from floeplan.vectors import Mask
 
 EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
@@ -90,10 +91,9 @@ class FileRows:
 
     def open(self, file: FileScan) -> OpenFile:
         """A data file with its footer read."""
-        if file.encrypted or file.format != "PARQUET":
-            what = "encrypted" if file.encrypted else file.format
+        if file.encrypted:
             raise UnsupportedError(
-                f"data file {file.path} is {what}; only plain Parquet data files are read", context={"file": file.path}
+                f"data file {file.path} is encrypted; encrypted files are not read", context={"file": file.path}
             )
         return OpenFile(self.table, self._deletes, file)
 
@@ -107,18 +107,32 @@ class OpenFile:
 
     def __init__(self, table: TableRows, deletes: DeleteFileReader, file: FileScan) -> None:
         self._table, self._deletes, self.file = table, deletes, file
-        self.source = open_source(file.path, table.io)
-        self.footer: ParquetFooter = read_footer(self.source)
+        self.stored: StoredFile = open_stored(file.path, file.format, table.io)
+
+    @property
+    def source(self) -> ByteSource:
+        """The bytes of a Parquet file."""
+        return self._parquet.source
+
+    @property
+    def footer(self) -> ParquetFooter:
+        """The footer of a Parquet file."""
+        return self._parquet.footer
+
+    @property
+    def _parquet(self) -> ParquetFile:
+        assert isinstance(self.stored, ParquetFile), "callers check the format"
+        return self.stored
 
     def planned(self) -> RowSelection:
         """The rows that may match according to the plan, deleted or not."""
-        file, footer = self.file, self.footer
+        file, stored = self.file, self.stored
         if file.row_selection is not None:
             return file.row_selection
         if file.row_groups is None:
-            return RowSelection.all_rows(footer.num_rows)
+            return RowSelection.all_rows(stored.num_rows)
         kept = np.array(file.row_groups, dtype=np.int64)
-        return RowSelection.from_runs(footer.first_rows[kept], footer.row_group_rows[kept])
+        return RowSelection.from_runs(stored.first_rows[kept], stored.row_group_rows[kept])
 
     def undeleted(self, selection: RowSelection) -> RowSelection:
         """Without the positions that deletion vectors and position deletes list."""
@@ -161,13 +175,11 @@ class OpenFile:
 
     def _read_stored(self, schemas: Sequence[Schema], selection: RowSelection) -> pa.Table:
         """The stored columns that these schemas need."""
-        if not self.footer.has_field_ids:
-            stored = read_selected(self.source, self.footer, None, selection)
-            return with_mapped_ids(stored, self._table.mapping, self.file.path)
-        fields = [_stored_ids(field, self.footer.columns.field_ids) for schema in schemas for field in schema.fields]
-        columns = list(dict.fromkeys(chain.from_iterable(fields)))
-        read = read_row_groups if columns and selects_every_page(self.footer, selection) else read_selected
-        return read(self.source, self.footer, columns, selection)
+        known = self.stored.field_ids
+        if known is None:
+            return with_mapped_ids(self.stored.read(None, selection), self._table.mapping, self.file.path)
+        fields = [_stored_ids(field, known) for schema in schemas for field in schema.fields]
+        return self.stored.read(list(dict.fromkeys(chain.from_iterable(fields))), selection)
 
     def _key_schemas(self, delete: DeleteScan) -> tuple[Schema, ...]:
         """One schema per key, from the newest schema that has it: keys may be columns dropped since."""

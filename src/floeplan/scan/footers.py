@@ -1,5 +1,7 @@
 """Pass 3 of a plan: opens the footers of data files, and keeps the row groups and pages that may match.
 
+Of ORC files it keeps stripes; Avro files have no statistics and are kept whole.
+
 A file whose footer cannot be used is kept whole, with a warning. Footers are cached: data files never change.
 """
 
@@ -15,14 +17,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 
 from floeplan.errors import FloeplanError, UnsupportedError
+from floeplan.formats.stored import PARQUET
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.source import ByteSource, open_source
 from floeplan.partition.fields import BoundField
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.build import column_of, map_leaves
+from floeplan.predicate.build import column_of, columns, map_leaves
 from floeplan.predicate.compile import CompileResult
+from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import IrExpr, Opaque
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlanWarning, RowGroups, ScanOptions
@@ -45,15 +49,23 @@ class FooterPruner:
     ) -> None:
         self.target, self.projected = target, projected
         self._pruner = cache(lambda spec: file_pruner(compiled, target.schema, union.spec(spec).fields, options))
+        self._predicate = cache(lambda spec: stored_predicate(compiled, target.schema, union.spec(spec).fields))
 
     def open(
         self, path: str, size: int, format_: str, spec_id: int, without_nan: frozenset[int]
-    ) -> RowGroups | PlanWarning:
-        """The row groups of one file that may match; a warning when its footer cannot be used."""
+    ) -> RowGroups | PlanWarning | None:
+        """The row groups of one file that may match; a warning when its footer cannot be used.
+
+        ``None`` for an Avro file, which has no statistics.
+        """
+        if format_ == "AVRO":
+            return None
         try:
-            if format_ != "PARQUET":
-                raise UnsupportedError(f"it is {format_}, not Parquet")
             source = open_source(path, self.target.table.io)
+            if format_ == "ORC":
+                return self.stripes(source, spec_id)
+            if format_ != PARQUET:
+                raise UnsupportedError(f"it is {format_}, neither Parquet nor ORC")
             footer = cached_footer(path, size, source)
             if not footer.has_field_ids:
                 raise UnsupportedError("its columns carry no field ids")
@@ -75,6 +87,25 @@ class FooterPruner:
             pages_kept=result.pages_kept,
         )
 
+    def stripes(self, source: ByteSource, spec_id: int) -> RowGroups:
+        """The stripes of an ORC file that may match."""
+        from floeplan.formats.orc_footer import read_orc_footer  # imported late: most tables have no ORC files
+
+        footer = read_orc_footer(source)
+        if not footer.has_field_ids:
+            raise UnsupportedError("its columns carry no field ids")
+        predicate = self._predicate(spec_id)
+        states = evaluate(predicate, footer.stripe_stats(columns(predicate).values()))
+        kept = np.flatnonzero(states.keep)
+        return RowGroups(
+            kept=tuple(kept.tolist()),
+            total=len(footer.stripe_rows),
+            rows=int(footer.stripe_rows[kept].sum()),
+            bytes=int(footer.stripe_bytes[kept].sum()),
+            selection=None,
+            proven=bool(states.all_match[kept].all()),
+        )
+
 
 @cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=threading.Lock())
 def cached_footer(path: str, size: int, source: ByteSource) -> ParquetFooter:
@@ -83,7 +114,14 @@ def cached_footer(path: str, size: int, source: ByteSource) -> ParquetFooter:
 
 
 def file_pruner(compiled: CompileResult, schema: Schema, fields: Sequence[BoundField], options: ScanOptions) -> Pruner:
-    """The pruner for the row groups of files of one partition spec.
+    """The pruner for the row groups of Parquet files of one partition spec."""
+    expr = stored_predicate(compiled, schema, fields)
+    prune_options = PruneOptions(page_index=options.page_index, bloom_filter=options.bloom_filter)
+    return Pruner(CompileResult(expr, expr, expr, compiled.errors), schema, prune_options)
+
+
+def stored_predicate(compiled: CompileResult, schema: Schema, fields: Sequence[BoundField]) -> IrExpr:
+    """The predicate as the statistics inside a file of one partition spec can answer it.
 
     A column that a file lacks is null in it, unless the table gives it another value: an identity partition value or an
     initial default. Leaves on such columns become opaque, so that no statistics answer them.
@@ -95,6 +133,4 @@ def file_pruner(compiled: CompileResult, schema: Schema, fields: Sequence[BoundF
         column = column_of(leaf)
         return Opaque(str(leaf), (column.field_id,), None) if column and column.field_id in given else leaf
 
-    expr = map_leaves(compiled.predicate, without_given)
-    prune_options = PruneOptions(page_index=options.page_index, bloom_filter=options.bloom_filter)
-    return Pruner(CompileResult(expr, expr, expr, compiled.errors), schema, prune_options)
+    return map_leaves(compiled.predicate, without_given)

@@ -114,6 +114,8 @@ class FileScan:
     tri_state: TriState
     encrypted: bool
     constants: Mapping[int, object] = field(default_factory=dict)
+    first_row_id: int | None = None
+    partition_values: Mapping[str, object] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -294,6 +296,12 @@ class _FileColumns:
 
     def _make_constants(self) -> list[dict[int, object]]:
         return self._by_tuple(self._plan.names.identities)
+
+    def _make_partition_values(self) -> list[dict[str, object]]:
+        return self._by_tuple(self._plan.names.values)
+
+    def _make_first_row_id(self) -> list[int | None]:
+        return self._stored("first_row_id") if "first_row_id" in self._plan.entries else [None] * len(self._rows)
 
     def _by_tuple(self, describe: Callable[[int, Mapping[str, Any]], Described]) -> list[Described]:
         """What a function returns for the partition tuple of each file; files of one partition share it."""

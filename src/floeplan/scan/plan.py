@@ -34,9 +34,10 @@ from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.partition.fields import source_types
 from floeplan.predicate.build import columns as predicate_columns
-from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
+from floeplan.predicate.compile import CompileResult, PredicateSource
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.stats import TriState
+from floeplan.scan.metadata_columns import compile_where, select_columns
 from floeplan.scan.model import PlannedFiles, PlanWarning, RowGroups, ScanOptions
 from floeplan.scan.planned_scan import PassSummary, PlannedScan, Totals, summarise
 from floeplan.scan.projection import PartitionNames
@@ -52,7 +53,7 @@ from floeplan.snapshot.passes import (
     is_delete_manifest,
     match,
 )
-from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target, select
+from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
 from floeplan.times import epoch_ms
 from floeplan.vectors import Mask
 
@@ -89,7 +90,8 @@ def plan_scan(
     Args:
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
         where: Spark-SQL text, a PyIceberg expression, tuples or IR; every row when not given.
-        columns: Columns to read; all when not given. Bytes are counted for these only.
+        columns: Columns to read; all when not given. Bytes are counted for these only. Metadata columns such as
+            ``_file`` and ``_pos`` can be named too.
         snapshot_id: The snapshot to read; the current one when none of the four is given.
         ref: A branch or tag to read.
         as_of: The time to read the table as of; UTC unless it has an offset.
@@ -108,8 +110,8 @@ def plan_scan(
             raise BadInputError("as_of and timestamp_ms exclude each other: give one of them")
         timestamp_ms = epoch_ms(as_of)
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref, timestamp_ms=timestamp_ms)
-    compiled = compile_predicate(TRUE if where is None else where, target.schema, case_sensitive=case_sensitive)
-    schema = target.schema if columns is None else select(target.schema, columns, case_sensitive)
+    compiled = compile_where(TRUE if where is None else where, target, case_sensitive)
+    schema = target.schema if columns is None else select_columns(target, columns, case_sensitive)
     return _Planner(target, compiled, schema, columns is not None, chosen).plan()
 
 
@@ -206,7 +208,7 @@ class ScanPlan(PlannedScan):
         return context.from_arrow(self, name)
 
     def _read_schema(self, columns: Sequence[str] | None) -> Schema:
-        return self.schema if columns is None else select(self.target.schema, columns)
+        return self.schema if columns is None else select_columns(self.target, columns)
 
     def count(self) -> int:
         """The number of matching rows, from metadata where possible."""

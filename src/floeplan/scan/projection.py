@@ -25,8 +25,8 @@ from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value, value_json
+from floeplan.schemas import FIELD_ID
 
-FIELD_ID = b"PARQUET:field_id"
 MAX_KNOWN_SCHEMAS = 64
 
 _KNOWN_SCHEMAS: dict[int, tuple[Schema, pa.Schema]] = {}
@@ -177,6 +177,12 @@ class PartitionNames:
             if isinstance(field.transform, IdentityTransform):
                 found[field.source_id] = self._canonical(field.column.field_id, entry)
         return found
+
+    def values(self, spec_id: int, entry: Mapping[str, Any]) -> dict[str, object]:
+        """The partition tuple of one entry by the names of the union, without fields that the spec does not have."""
+        names = {field.id: field.name for field in self.union.fields}
+        fields = [field for field in self.union.spec(spec_id).fields if not field.is_void]
+        return {names[f.column.field_id]: self._canonical(f.column.field_id, entry) for f in fields}
 
     def _canonical(self, key: int, entry: Mapping[str, Any]) -> Value | None:
         raw = entry.get(partition_column(key))

@@ -23,6 +23,16 @@ from floeplan.predicate.ir import TRUE
 from floeplan.predicate.rows.evaluate import filter_rows
 from floeplan.predicate.stats import TriState
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile, TableRows
+from floeplan.scan.metadata_columns import (
+    DELETED,
+    FILE,
+    LAST_UPDATED,
+    METADATA_IDS,
+    POSITION,
+    ROW_ID,
+    SPEC_ID,
+    fill_metadata,
+)
 from floeplan.scan.model import FileScan
 from floeplan.scan.planned_scan import PlannedScan
 from floeplan.scan.projection import arrow_schema, without_columns
@@ -96,6 +106,7 @@ class PlanReader:
     def __init__(self, table: TableRows, schema: Schema) -> None:
         self._table_schema = table.schemas[0]
         self._schema = schema
+        self._with_deleted = DELETED.field_id in (field.field_id for field in schema.fields)
         self._rows = FileRows(table)
 
     @staticmethod
@@ -106,25 +117,19 @@ class PlanReader:
     def read(self, file: FileScan) -> pa.Table:
         """The rows of one file that match and are not deleted, in the projected columns."""
         opened = self._rows.open(file)
-        return self._projected(self._matching(opened, opened.undeleted(opened.planned())))
+        return self._projected(self._matching(opened, self._chosen(opened)))
 
     def parts(self, file: FileScan, most: int) -> list[FilePart]:
         """Open a file, and split its rows at row groups into parts whose columns take about ``most`` bytes."""
         opened = self._rows.open(file)
-        selection, footer = opened.undeleted(opened.planned()), opened.footer
-        leaves = list(range(len(footer.leaves)))
-        if footer.has_field_ids:
-            fields = self._read_schema(file).fields
-            leaves = [leaf for field in fields for leaf in footer.leaves_of_column(field.field_id)]
-        sizes = np.zeros(footer.num_row_groups, dtype=np.int64)
-        for leaf in leaves:
-            sizes += footer.chunks(leaf).total_uncompressed_size
-        sizes[~selection.overlaps(footer.first_rows, footer.row_group_rows)] = 0
+        selection, stored = self._chosen(opened), opened.stored
+        sizes = stored.group_bytes([field.field_id for field in self._read_schema(file).fields])
+        sizes[~selection.overlaps(stored.first_rows, stored.row_group_rows)] = 0
         number = (np.cumsum(sizes) - sizes) // most
         exact = file.residual == TRUE and not any(delete.kind in EQUALITY for delete in file.deletes)
         parts = []
         for groups in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(number)) + 1):
-            rows = RowSelection.from_runs(footer.first_rows[groups], footer.row_group_rows[groups])
+            rows = RowSelection.from_runs(stored.first_rows[groups], stored.row_group_rows[groups])
             if chosen := selection.intersect(rows):
                 parts.append(FilePart(opened, chosen, exact, int(sizes[groups].sum())))
         return parts
@@ -132,6 +137,11 @@ class PlanReader:
     def read_part(self, part: FilePart) -> pa.Table:
         """The rows of a part that match and are not deleted, in the projected columns."""
         return self._projected(self._matching(part.opened, part.selection))
+
+    def _chosen(self, opened: OpenFile) -> RowSelection:
+        """The planned rows: without those deleted by position, unless ``_deleted`` is read."""
+        planned = opened.planned()
+        return planned if self._with_deleted else opened.undeleted(planned)
 
     def _projected(self, rows: pa.Table) -> pa.Table:
         projected, schema = rows.select([field.name for field in self._schema.fields]), arrow_schema(self._schema)
@@ -153,10 +163,19 @@ class PlanReader:
         for field in self._table_schema.fields:
             if not residual_ids.isdisjoint(fields_by_id(Schema(field))):
                 fields[field.field_id] = field
+        for field in (FILE, POSITION, SPEC_ID, ROW_ID, LAST_UPDATED):
+            if field.field_id in residual_ids:
+                fields[field.field_id] = field
         return Schema(*fields.values())
 
     def _matching(self, opened: OpenFile, selection: RowSelection) -> pa.Table:
         """The selected rows that match and are not deleted, in the columns of ``_read_schema``."""
         file, schema = opened.file, self._read_schema(opened.file)
         rows, live = opened.read(schema, selection)
+        if not METADATA_IDS.isdisjoint(field.field_id for field in schema.fields):
+            if self._with_deleted:
+                listed = selection.difference(opened.undeleted(selection))
+                live &= ~listed.contains(selection.to_rows())
+            rows = fill_metadata(rows, schema, file, selection, live)
+            live |= self._with_deleted
         return filter_rows(file.residual, rows if live.all() else rows.filter(live), schema)

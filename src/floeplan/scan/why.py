@@ -20,6 +20,7 @@ from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 from floeplan.catalog import load_table
 from floeplan.display import Displayed
 from floeplan.errors import BadInputError, FloeplanError, UnknownFileError, UnsupportedError
+from floeplan.formats.stored import PARQUET
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partition_stats
@@ -33,7 +34,7 @@ from floeplan.predicate.compile import CompileResult, PredicateSource, compile_p
 from floeplan.predicate.ir import TRUE, IrExpr, IsNaN, IsNull
 from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, kleene, to_mask
-from floeplan.scan.footers import cached_footer, file_pruner
+from floeplan.scan.footers import FooterPruner, cached_footer, file_pruner
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.projection import readable_value
 from floeplan.snapshot.effects import LeafAnswers, Predicate, evaluate_conjuncts
@@ -194,8 +195,11 @@ class _Inquiry:
         """Pass 3: row groups by statistics and bloom filters, then pages; ``conjunct`` is the first undecided one."""
         path = self.entry.path[0].as_py()
         try:
-            if self.entry.array("file_format")[0].as_py() != "PARQUET":
-                raise UnsupportedError("it is not a Parquet file")
+            format_ = self.entry.array("file_format")[0].as_py()
+            if format_ == "ORC":
+                return self._stripes(path, conjunct, statistic)
+            if format_ != PARQUET:
+                raise UnsupportedError(f"{format_} files have no statistics")
             source = open_source(path, self.target.table.io)
             footer = cached_footer(path, int(self.entry.ints("file_size_in_bytes")[0]), source)
             if not footer.has_field_ids:
@@ -210,6 +214,15 @@ class _Inquiry:
         assert kept is not None, "the loop ran"
         groups = f"{len(kept.row_groups):,} of {counted(kept.row_groups_total, 'row group')} may match"
         return self._kept(conjunct, statistic, f"{conjunct} is not decided by {statistic}; {groups}")
+
+    def _stripes(self, path: str, conjunct: IrExpr, statistic: str) -> Why:
+        """Pass 3 for an ORC file: stripes by statistics."""
+        footers = FooterPruner(self.target, self.compiled, self.reader.union, ScanOptions(), None)
+        found = footers.stripes(open_source(path, self.target.table.io), int(self.entry.spec_id[0]))
+        if not found.kept:
+            return self._dropped(ROW_GROUPS, self.predicate.expr, f"statistics of {counted(found.total, 'stripe')}")
+        stripes = f"{len(found.kept):,} of {counted(found.total, 'stripe')} may match"
+        return self._kept(conjunct, statistic, f"{conjunct} is not decided by {statistic}; {stripes}")
 
     def _pruned(self, expr: IrExpr, source: ByteSource, footer: ParquetFooter, options: ScanOptions) -> PruneResult:
         fields = self.reader.union.spec(int(self.entry.spec_id[0])).fields

@@ -20,7 +20,8 @@ from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnknownColumnError
 from floeplan.predicate.rows.arrow_columns import decoded
-from floeplan.scan.projection import FIELD_ID, arrow_schema, field_id
+from floeplan.scan.projection import arrow_schema, field_id
+from floeplan.schemas import FIELD_ID
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table"
 

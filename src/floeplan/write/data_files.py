@@ -21,12 +21,12 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
 
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
 from floeplan.scan.file_rows import FileRows, OpenFile
+from floeplan.scan.metadata_columns import LAST_UPDATED, ROW_ID
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import project
 from floeplan.write.conform import Rows, conform
@@ -280,8 +280,6 @@ def _together(tables: list[pa.Table]) -> pa.Table:
 
 
 # Reserved field ids of the Iceberg spec, "Reserved Field IDs".
-ROW_ID = NestedField(2147483540, "_row_id", LongType(), required=False)
-LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from floeplan.metadata.manifests.entries import Content, EntriesTable
 from floeplan.scan.delete_files import PATH_ID, POSITION_ID, encode_deletion_vector
 from floeplan.scan.file_rows import FileRows
 from floeplan.scan.model import FileScan
-from floeplan.scan.projection import FIELD_ID
+from floeplan.schemas import FIELD_ID
 from floeplan.write.metrics import FileEntry, FileMetrics, added_entries
 from floeplan.write.parquet_file import ParquetFile
 from floeplan.write.partitioning import FilePartition, partitions_of

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import strategies as st
 from pyiceberg import transforms as pt
 from pyiceberg.conversions import to_bytes
@@ -53,6 +52,7 @@ from tests.support.oracles.history_files import (
 )
 from tests.support.oracles.statistics import Summary, weakened
 from tests.support.oracles.values import is_float, unscaled_of, values, written
+from tests.support.tables.other_formats import can_be_orc, write_rows
 
 ROW_ID = 1
 """Field id of the column with the row number."""
@@ -275,7 +275,7 @@ class _Builder(HistoryFiles):
             rows = [{i: value for i, value in row.items() if i not in identities} for row in rows]
         types = {i: self._type(i) for i in rows[0]}
         return File(
-            path=self._write_parquet("data", rows, types),
+            path=self._write_file("data", rows, types),
             content=0,
             spec_id=spec.spec_id,
             partition=partition,
@@ -286,21 +286,21 @@ class _Builder(HistoryFiles):
             constants=identities,
         )
 
-    def _write_parquet(self, kind: str, rows: list[Row], types: dict[int, PrimitiveType]) -> str:
+    def _write_file(self, kind: str, rows: list[Row], types: dict[int, PrimitiveType]) -> str:
         names = {column.field_id: column.name for column in self.columns} | {PATH_ID: "file_path", POSITION_ID: "pos"}
         arrays = [to_arrow(type_, [row[i] for row in rows]) for i, type_ in types.items()]
         fields = [
             pa.field(names[i], array.type, metadata={b"PARQUET:field_id": str(i).encode()})
             for i, array in zip(types, arrays, strict=True)
         ]
-        path = self.folder / f"{kind}-{uuid.uuid4().hex}.parquet"
-        pq.write_table(
-            pa.Table.from_arrays(arrays, schema=pa.schema(fields)),
-            path,
-            row_group_size=self.draw(st.integers(1, 4)),
-            write_page_index=self.draw(st.booleans()),
-            write_statistics=bool(self.draw(st.integers(0, 4))),
-        )
+        table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        suffix = self.draw(st.sampled_from(("parquet", "parquet", "orc", "avro")))
+        options: dict[str, Any] = {"group": self.draw(st.integers(1, 4))}
+        if suffix == "parquet" or (suffix == "orc" and not can_be_orc(table)):
+            suffix, options["write_page_index"] = "parquet", self.draw(st.booleans())
+            options["write_statistics"] = bool(self.draw(st.integers(0, 4)))
+        path = self.folder / f"{kind}-{uuid.uuid4().hex}.{suffix}"
+        write_rows(table, path, **options)
         return path.as_uri()
 
     def _stats(self, types: dict[int, PrimitiveType], rows: list[Row]) -> dict[str, dict[int, Any]]:
@@ -357,7 +357,7 @@ class _Builder(HistoryFiles):
         for name, path in (("lower_bounds", paths[0]), ("upper_bounds", paths[-1])):
             stats[name].pop(PATH_ID, None)
             stats[name] |= {PATH_ID: path.encode()} if named or self.draw(st.booleans()) else {}
-        written_at = self._write_parquet("positions", rows, types)
+        written_at = self._write_file("positions", rows, types)
         self._add_delete(written_at, one, rows, types, stats, positions=tuple(positions))
 
     def _targets(self) -> list[File]:
@@ -412,7 +412,7 @@ class _Builder(HistoryFiles):
             near = self.draw(st.booleans())
             source = self.draw(st.sampled_from(one.rows if near else [row for f in targets for row in f.rows]))
             rows.append({i: source.get(i) for i in types})
-        path = self._write_parquet("keys", rows, types)
+        path = self._write_file("keys", rows, types)
         stats = self._stats(types, rows)
         self._add_delete(path, one, rows, types, stats, keys=tuple(types), extra={"equality_ids": list(types)})
 

@@ -253,6 +253,7 @@ class HistoryFiles:
         """Added files inherit sequence numbers from the manifest list, others store them."""
         sequence = None if status == 1 else file.sequence
         fields: dict[str, Any] = {
+            "file_format": file.path.rsplit(".", 1)[1].upper(),
             "content": file.content if not file.keys else 2,
             "partition": {f"p{at}": value for at, value in enumerate(file.partition)},
             "record_count": len(file.rows),

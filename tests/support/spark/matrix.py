@@ -40,6 +40,7 @@ class Recipe:
     upgrade: int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     branches: bool = False
+    filled: Mapping[str, str] = field(default_factory=dict)
 
 
 def _recipes() -> dict[str, Recipe]:
@@ -76,6 +77,22 @@ def _recipes() -> dict[str, Recipe]:
     recipes["truncations_v2_full_statistics"] = Recipe(
         2, chains.truncations, properties={"write.metadata.metrics.default": "full"}
     )
+    # Java's ORC writer shifts times within the second before 1970 by one second, out of their partitions and bounds.
+    representable = {
+        name: f"IF({name} > '1969-12-31 23:59:59' AND {name} < '1970-01-01', NULL, {name})" for name in ("ts", "ts_ntz")
+    }
+    orc, avro = {"write.format.default": "orc"}, {"write.format.default": "avro"}
+    recipes["evolving_v2_position_partition_orc"] = Recipe(
+        2, chains.evolving, chains.by_position_in_partition, properties=orc, filled=representable
+    )
+    recipes["evolving_v3_vectors_orc"] = Recipe(
+        3, chains.evolving, chains.by_position_in_file, properties=orc, filled=representable
+    )
+    recipes["dropped_sources_v2_position_file_avro"] = Recipe(
+        2, chains.dropped_sources, chains.by_position_in_file, properties=avro
+    )
+    # Iceberg 1.12 reads defaults from Avro files but not from ORC files.
+    recipes["defaults_v3_vectors_avro"] = Recipe(3, chains.defaults, chains.by_position_in_file, properties=avro)
     return recipes
 
 
@@ -129,7 +146,7 @@ class Builder:
         self.name = name
         self.version = recipe.version
         self._recipe = recipe
-        self._filled: dict[str, str] = {}
+        self._filled: dict[str, str] = dict(recipe.filled)
 
     def build(self) -> None:
         self._recipe.chain(self)

@@ -11,5 +11,5 @@ Reading order:
 - ``encoder``: the same for writing, with the kernel ``_avro_encode``.
 - ``_avro_fallback``: both kernels in plain Python, for executors without the wheel.
 
-Imported by ``metadata.manifests`` only.
+Imported by ``metadata.manifests``, and by ``formats`` for data files in Avro.
 """

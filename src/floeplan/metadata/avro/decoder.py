@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from itertools import compress
 from typing import NamedTuple, Protocol, TypeVar
 
 import deflate
@@ -81,8 +82,8 @@ class AvroReader:
         self._known = [(data[: header.size], header), *self._known[:15]]
         return header
 
-    def blocks(self, data: bytes, header: Header, path: str) -> Iterator[Block]:
-        """The blocks of the file in order."""
+    def blocks(self, data: bytes, header: Header, path: str, chosen: Sequence[bool] | None = None) -> Iterator[Block]:
+        """The blocks of the file in order; with ``chosen``, only those that are flagged."""
         inflate = _CODECS.get(header.codec)
         if inflate is None:
             raise UnsupportedError(
@@ -90,7 +91,8 @@ class AvroReader:
                 context={"file": path, "codec": header.codec},
             )
         view = memoryview(data)
-        for stored in stored_blocks(data, header, path):
+        stored_at = stored_blocks(data, header, path)
+        for stored in stored_at if chosen is None else compress(stored_at, chosen):
             try:
                 payload = inflate(view[stored.at : stored.at + stored.size])
             except _INFLATE_ERRORS as error:

@@ -144,7 +144,19 @@ class Items:
     item: Scalar | Fields
 
 
-Want: TypeAlias = Scalar | Present | Keyed | Fields | Items
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A value with everything inside it, at any depth.
+
+    A scalar is the column ``<name>``. A record is a 1 in ``<name>`` where there is one, and its fields are
+    ``<name>.<number>``. A list or a map is its number of items in ``<name>``; its items are ``<name>[]`` and the text
+    keys of a map ``<name>{}``, in a domain of their own.
+    """
+
+    name: str
+
+
+Want: TypeAlias = Scalar | Present | Keyed | Fields | Items | Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +240,9 @@ class _Compiler:
             return
         if kind in ("record", "fixed", "enum"):
             self._remember(avro)
+        if isinstance(want, Whole) and kind in ("record", "array", "map"):
+            self._whole(avro, want.name, domain, depth)
+            return
         if isinstance(want, Present):
             self.code.append(Op.MARK)
             self._sink(want.name, Kind.INT, domain, avro)
@@ -259,7 +274,7 @@ class _Compiler:
         op, sink_kind = _SCALARS.get(kind, (None, None))
         if op is None or sink_kind is None:
             raise CorruptMetadataError(f"the Avro schema has an unknown type {kind!r}")
-        if want is not None and not isinstance(want, Scalar):
+        if want is not None and not isinstance(want, Scalar | Whole):
             raise CorruptMetadataError(f"the Avro schema has {kind!r} where {_described(want)} is expected")
         self.code.append(op)
         if want is None:
@@ -288,10 +303,36 @@ class _Compiler:
         self.open.append(avro["name"])
         for item in avro["fields"]:
             inner = wanted.get(item.get("field-id"))
-            if isinstance(inner, Scalar | Present | Items):
+            if isinstance(inner, Scalar | Present | Items | Whole):
                 self.found.add(inner.name)
             self.emit(item["type"], inner, domain, depth + 1)
         self.open.pop()
+
+    def _whole(self, avro: Mapping[str, Any], name: str, domain: str, depth: int) -> None:
+        """Emit the code of a record, a list or a map with everything inside."""
+        if avro["type"] == "record":
+            if avro["name"] in self.open:
+                raise CorruptMetadataError(f"the Avro schema is recursive at {avro['name']!r}")
+            self.code.append(Op.MARK)
+            self._sink(name, Kind.INT, domain, avro)
+            self.open.append(avro["name"])
+            for number, item in enumerate(avro["fields"]):
+                self.emit(item["type"], Whole(f"{name}.{number}"), domain, depth + 1)
+            self.open.pop()
+            return
+        items = f"{name}[]"
+        self.domains.append(items)
+        self.code.append(Op.LIST)
+        self._sink(name, Kind.INT, domain, avro)
+        self.domain_operands.append(len(self.code))
+        self.code += [len(self.domains) - 1, 0]
+        first = len(self.code)
+        if avro["type"] == "map":  # a map is encoded as a list of records with a key and, after it, a value
+            self.code.append(Op.BYTES)
+            self._sink(f"{name}{{}}", Kind.BYTES, items, {"type": "string"})
+        self.emit(avro["items" if avro["type"] == "array" else "values"], Whole(items), items, depth + 1)
+        self.code.append(Op.END)
+        self.code[first - 1] = len(self.code) - first
 
     def _union(self, branches: list[Any], want: Want | None, domain: str, depth: int) -> None:
         nulls = [position for position, branch in enumerate(branches) if branch in ("null", {"type": "null"})]
@@ -299,6 +340,8 @@ class _Compiler:
             self.code += [Op.OPTIONAL, nulls[0]]
             self._nested(branches[1 - nulls[0]], want, domain, depth, end=False)
             return
+        if isinstance(want, Whole):
+            raise CorruptMetadataError("the Avro schema has a union other than of a type and null")
         self.code += [Op.UNION, len(branches), 0, *[0] * len(branches)]
         first = len(self.code)
         for position, branch in enumerate(branches):

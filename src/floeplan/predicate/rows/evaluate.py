@@ -92,6 +92,8 @@ class _Evaluation:
                 return self._constant(None)
             case ir.Transformed(source=source):
                 return self.answer(source)
+            case ir.Opaque(_, _, ir.IrExpr() as leaf):
+                return self._leaf(leaf)
             case ir.Opaque(_, _, expression):
                 return evaluate_condition(expression, self._table, self._resolve_typed)
         return self._leaf(expr)

@@ -26,6 +26,7 @@ from pyiceberg.transforms import BucketTransform, VoidTransform
 from pyiceberg.types import DateType, TimestampNanoType, TimestampType, TimestamptzNanoType, TimestamptzType
 
 from floeplan.errors import InvalidOptionError
+from floeplan.formats.stored import READABLE
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
@@ -50,7 +51,7 @@ DEFAULT_TARGET_BYTES = 512 * 1024**2
 _TARGET_PROPERTY = "write.target-file-size-bytes"
 _MIN_RATIO, _MAX_RATIO = 0.75, 1.80
 _OVERHEAD = 5 * 1024
-_READABLE_DELETES = ("PARQUET", "PUFFIN")
+_READABLE_DELETES = (*READABLE, "PUFFIN")
 _REPLACE = Operation.REPLACE
 _TIME_TYPES = (DateType, TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
 
@@ -80,7 +81,7 @@ class Skip(IntEnum):
     NONE = 0
     OUTSIDE_FILTER = 1
     NO_MATCHING_ROWS = 2
-    NOT_PARQUET = 3
+    UNKNOWN_FORMAT = 3
     ENCRYPTED = 4
     NO_REASON = 5
     GROUP_TOO_SMALL = 6
@@ -207,9 +208,10 @@ class Selection:
 
 def skip_unreadable(entries: EntriesTable, skip: SkipCodes) -> SkipCodes:
     """Skip files that cannot be read at all, besides those that are already skipped."""
-    parquet = to_mask(pc.equal(entries.array("file_format"), "PARQUET"))
+    formats = entries.array("file_format")
+    readable = to_mask(pc.is_in(formats, value_set=pa.array(READABLE, formats.type)))
     encrypted = np.where(entries.valid("key_metadata"), Skip.ENCRYPTED, Skip.NONE)
-    return np.where(skip == Skip.NONE, np.where(parquet, encrypted, Skip.NOT_PARQUET), skip).astype(np.int8)
+    return np.where(skip == Skip.NONE, np.where(readable, encrypted, Skip.UNKNOWN_FORMAT), skip).astype(np.int8)
 
 
 def still_written(entries: EntriesTable, metadata: TableMetadata, union: UnionPartitionType, since_ms: int) -> Mask:

@@ -83,9 +83,9 @@ from floeplan.write.target import other_format
 
 MAX_WARNINGS = 20
 _UNREADABLE = {
-    Skip.NOT_PARQUET: "not Parquet",
+    Skip.UNKNOWN_FORMAT: "neither Parquet, ORC nor Avro",
     Skip.ENCRYPTED: "encrypted",
-    Skip.UNREADABLE_DELETES: "a delete file that is not Parquet, or is encrypted, applies to them",
+    Skip.UNREADABLE_DELETES: "a delete file of an unknown format, or an encrypted one, applies to them",
 }
 _ENTRY_COLUMNS = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id"})
 

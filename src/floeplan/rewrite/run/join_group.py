@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
+from floeplan.formats.stored import PARQUET
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.footer.footer import ChunkLocation, decode_footer
@@ -30,11 +31,12 @@ from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, c
 from floeplan.rewrite.pages.new_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
 from floeplan.rewrite.run.group import GroupAttempt
 from floeplan.scan.file_rows import EQUALITY, OpenFile
+from floeplan.scan.metadata_columns import LAST_UPDATED, ROW_ID
 from floeplan.scan.projection import arrow_schema
 from floeplan.tasks.runner import parallel_map
 from floeplan.vectors import Mask
 from floeplan.write.conform import conform
-from floeplan.write.data_files import LAST_UPDATED, ROW_ID, FileTask, FullRowReader, data_entry
+from floeplan.write.data_files import FileTask, FullRowReader, data_entry
 from floeplan.write.metrics import added_entries
 from floeplan.write.parquet_file import (
     RowGroupMetrics,
@@ -88,7 +90,7 @@ def join_layout(attempt: GroupAttempt) -> JoinLayout | None:
     task, options = attempt.task, attempt.target.options
     if not attempt.strategy.copies_bytes or task.partition is None or task.outputs > 1:
         return None
-    if options.bloom or options.level is not None:
+    if options.bloom or options.level is not None or any(one.file.format != PARQUET for one in task.files):
         return None
     largest = max(range(len(task.files)), key=lambda index: task.files[index].file.file_size)
     opened = attempt.files.open(task.files[largest].file)

@@ -25,6 +25,7 @@ import numpy as np
 from pyiceberg.table.sorting import SortOrder
 
 from floeplan.errors import FloeplanError
+from floeplan.formats.stored import PARQUET
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.rewrite.pages.column_chunk import CODECS
 from floeplan.rewrite.pages.new_file import MIN_ROW_GROUP_BYTES, small_row_groups_reason, stitch, stitch_obstacle
@@ -147,6 +148,8 @@ class GroupRewriter:
         deletes = {(d.path, d.content_offset): d.record_count for one in task.files for d in one.file.deletes}
         if sum(deletes.values()) > _FEW_DELETED * sum(one.file.record_count for one in task.files):
             return False
+        if any(one.file.format != PARQUET for one in task.files):
+            return False
         try:
             footer = FileRows(self.table).open(max(task.files, key=lambda one: one.file.file_size).file).footer
         except FloeplanError:
@@ -165,6 +168,8 @@ def reason_to_decode(attempt: GroupAttempt) -> str:
         return f"strategy {strategy.name} orders rows"
     if task.partition is None:
         return "partitions are computed from the rows"
+    if other := next((file for file in files if file.format != PARQUET), None):
+        return f"{other.path} is {other.format}"
     if any(one.first_row_id is not None for one in task.files):
         # Format 3: a row without a stored _row_id inherits first_row_id + its position, which copying would change.
         return "rows inherit their row ids from their position in a file"

@@ -119,16 +119,16 @@ class GroupWriter:
         """Read live rows, row group by row group."""
         total = max(1, self.task.bytes)
         for group, rows, found in parallel_map(self._read, self._row_groups(), threads):
-            share = group.task.file.file_size * group.rows / max(1, group.opened.footer.num_rows) / total
+            share = group.task.file.file_size * group.rows / max(1, group.opened.stored.num_rows) / total
             numbers = self.attempt.position_map.add_read(group.source, found.starts, found.counts)
             yield _Batch(rows, np.arange(numbers.start, numbers.stop, dtype=np.int64), share)
 
     def _row_groups(self) -> Iterator[_RowGroup]:
         for source, task in enumerate(self.task.files):
             opened = self.attempt.files.open(task.file)
-            footer = opened.footer
-            live = opened.undeleted(RowSelection.all_rows(footer.num_rows))
-            for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
+            stored = opened.stored
+            live = opened.undeleted(RowSelection.all_rows(stored.num_rows))
+            for first, count in zip(stored.first_rows.tolist(), stored.row_group_rows.tolist(), strict=True):
                 yield _RowGroup(source, task, opened, live.intersect(RowSelection.from_runs([first], [count])), count)
 
     def _read(self, group: _RowGroup) -> tuple[_RowGroup, pa.Table, RowSelection]:
@@ -184,8 +184,8 @@ class GroupWriter:
         every, seen, parts = max(1, -(-total // SAMPLE_ROWS)), 0, []
         for task in self.task.files:
             opened = self.attempt.files.open(replace(task.file, deletes=()))
-            footer = opened.footer
-            for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
+            stored = opened.stored
+            for first, count in zip(stored.first_rows.tolist(), stored.row_group_rows.tolist(), strict=True):
                 rows, _ = opened.read(schema, RowSelection.from_runs([first], [count]))
                 parts.append(rows.take(pa.array(np.arange(-seen % every, rows.num_rows, every))))
                 seen += rows.num_rows

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from floeplan.formats.files import open_stored
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import (
     POSITION_DELETE_PATH,
@@ -38,9 +39,7 @@ from floeplan.metadata.manifests.entries import (
     partition_column,
 )
 from floeplan.metadata.manifests.manifest_list import DATA
-from floeplan.parquet.footer.footer import read_footer
-from floeplan.parquet.read.reader import read_selected
-from floeplan.parquet.source import open_source
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
@@ -345,10 +344,11 @@ def _find_unreached(head: SnapshotReader, data: EntriesTable, deletes: ScanDelet
         stop = len(order) if last is None else _position(bisect_right, ordered, last.decode(errors="replace"))
         near = order[start:stop]
         away = near[(codes[near] != recorded[row]) & (data.sequence_number[near] <= entries.sequence_number[row])]
-        if not len(away) or entries.array("file_format")[row].as_py() != "PARQUET":
-            continue  # a delete file that is not Parquet is not opened
-        source = open_source(path, head.io)
-        referenced = read_selected(source, read_footer(source), (POSITION_DELETE_PATH,)).column(0).unique()
+        if not len(away):
+            continue
+        listed = open_stored(path, entries.array("file_format")[row].as_py(), head.io, "delete file")
+        rows_of_all = RowSelection.all_rows(listed.num_rows)
+        referenced = listed.read((POSITION_DELETE_PATH,), rows_of_all).column(0).unique()
         paths = data.path.take(pa.array(away))
         for place in away[to_mask(pc.is_in(paths, value_set=referenced.cast(paths.type)))].tolist():
             if (path, int(codes[place])) not in known:

@@ -2,8 +2,9 @@
 
 Reasons against Spark's reader for all files: nanosecond timestamps, UUIDs and defaults inside nested columns, pages
 selected by the plan, predicates that depend on a session time zone other than UTC, a session that reads files without
-field ids as nulls, and object stores that the JVM cannot reach. Reasons for single files: names that Spark takes for
-hidden, no field ids in the file, equality deletes on nested columns, and more deletes than a constant should hold.
+field ids as nulls, and object stores that the JVM cannot reach. Reasons for single files: ORC and Avro, names that
+Spark takes for hidden, no field ids in the file, equality deletes on nested columns, and more deletes than a constant
+should hold.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import pyarrow.compute as pc
 from pyiceberg.types import NestedField, UUIDType
 
 from floeplan.errors import UnsupportedError
+from floeplan.formats.stored import PARQUET, READABLE
 from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
 from floeplan.predicate.build import field_ids, has_opaque
 from floeplan.predicate.stats import to_mask
+from floeplan.scan.metadata_columns import METADATA_IDS
 from floeplan.scan.model import DEFAULT_CONCURRENCY
 from floeplan.scan.plan import ScanPlan
 from floeplan.spark.read.columns import DEFAULTED, walk
@@ -71,17 +74,19 @@ def choose_readers(spark: SparkSession, plan: ScanPlan) -> ReaderChoice:
     """Choose the reader of every file of a plan.
 
     Raises:
-        UnsupportedError: A file is encrypted or not Parquet.
+        UnsupportedError: A file is encrypted, or of an unknown format.
     """
     files = plan.files
     encrypted = files.entries.valid("key_metadata")
-    unreadable = encrypted | to_mask(pc.not_equal(files.entries.array("file_format"), "PARQUET"))
+    formats = files.entries.array("file_format")
+    unreadable = encrypted | ~to_mask(pc.is_in(formats, value_set=pa.array(READABLE, formats.type)))
     if unreadable.any():
         row = int(np.argmax(unreadable))
-        what = "encrypted" if encrypted[row] else files.entries.array("file_format")[row].as_py()
+        what = "encrypted" if encrypted[row] else formats[row].as_py()
         path = files.entries.path[row].as_py()
         raise UnsupportedError(
-            f"data file {path} is {what}; only unencrypted Parquet data files are supported", context={"file": path}
+            f"data file {path} is {what}; only unencrypted Parquet, ORC and Avro data files are supported",
+            context={"file": path},
         )
     everything, none = np.arange(len(files)), np.zeros(0, dtype=np.int64)
     if not len(files):
@@ -102,8 +107,11 @@ def _reasons_for_all(spark: SparkSession, plan: ScanPlan) -> Iterator[str]:
     """Reasons to read all files in Python tasks, cheap checks first."""
     if any(groups.selection is not None for groups in plan.files.row_groups.values()):
         yield "the plan selects pages"
-    table_fields = {field.field_id: field for field in plan.target.schema.fields}
     filtered = set(field_ids(plan.compiled.predicate))
+    named = {field.field_id for field in plan.schema.fields} | filtered
+    if not METADATA_IDS.isdisjoint(named):
+        yield "metadata columns are read"
+    table_fields = {field.field_id: field for field in plan.target.schema.fields}
     for field in needed_fields(plan):
         yield from _type_reasons(field)
         whole = table_fields.get(field.field_id, field)
@@ -144,13 +152,20 @@ def _reasons_by_file(spark: SparkSession, plan: ScanPlan) -> Iterator[tuple[str,
     if not can_read_logs(spark):
         yield "Spark plans on another machine, which cannot read local folders", NativeReading(spark, plan).tagged
     yield "their names begin with _ or ., and Spark would skip them silently", _hidden(files.entries.path)
+    # Spark's ORC and Avro readers find columns by name or position, not by Iceberg's field ids.
+    formats = files.entries.array("file_format")
+    foreign = to_mask(pc.not_equal(formats, PARQUET))
+    for format_ in ("ORC", "AVRO"):
+        yield f"they are {format_} files", to_mask(pc.equal(formats, format_))
     if plan.target.table.name_mapping() is not None:
         # Only tables with a name mapping can have files without field ids; footers decide.
         def has_no_ids(path: str) -> bool:
             return not read_footer(open_source(path, plan.target.table.io)).has_field_ids
 
+        without_ids = np.zeros(len(files), dtype=np.bool_)
+        paths = files.entries.path.filter(pa.array(~foreign)).to_pylist()
         with ThreadPoolExecutor(DEFAULT_CONCURRENCY, "floeplan-ids") as pool:
-            without_ids = np.fromiter(pool.map(has_no_ids, files.entries.path.to_pylist()), dtype=np.bool_)
+            without_ids[~foreign] = list(pool.map(has_no_ids, paths))
         yield "they have no field ids", without_ids
     positional, equality = delete_masks(files)
     yield "their number of rows is unknown", positional & (files.entries.record_count < 0)
@@ -161,6 +176,10 @@ def _reasons_by_file(spark: SparkSession, plan: ScanPlan) -> Iterator[tuple[str,
     data, deletes = matched_pairs(files, np.arange(len(files)))
     if len(data) > MAX_PAIRS:
         yield "they have more equality deletes than fit in a constant", equality
+    delete_formats = to_mask(pc.not_equal(files.deletes.array("file_format"), PARQUET))
+    by_foreign = np.zeros(len(files), dtype=np.bool_)
+    by_foreign[data[delete_formats[deletes]]] = True
+    yield "one of their equality deletes is not Parquet", by_foreign
     hidden = np.zeros(len(files), dtype=np.bool_)
     hidden[data[_hidden(files.deletes.path)[deletes]]] = True
     yield "the name of one of their delete files begins with _ or .", hidden

@@ -1,0 +1,85 @@
+"""Opens data and delete files by the format that their manifest entries state; Parquet files.
+
+``ParquetFile`` reads selected rows by ``parquet.read``; ORC and Avro files have modules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io import FileIO
+
+from floeplan.errors import UnsupportedError
+from floeplan.formats.stored import PARQUET, StoredFile
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read.reader import read_row_groups, read_selected, selects_every_page
+from floeplan.parquet.source import ByteSource, open_source
+from floeplan.vectors import Ints
+
+
+class ParquetFile(StoredFile):
+    """A Parquet file."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self.source = source
+        self.footer: ParquetFooter = read_footer(source)
+        self.path, self.num_rows = source.name, self.footer.num_rows
+        self.first_rows, self.row_group_rows = self.footer.first_rows, self.footer.row_group_rows
+
+    @property
+    def field_ids(self) -> frozenset[int] | None:
+        """The ids of all fields, nested ones included; ``None`` if the columns carry none."""
+        return self.footer.columns.field_ids if self.footer.has_field_ids else None
+
+    def read(self, field_ids: Sequence[int] | None, selection: RowSelection) -> pa.Table:
+        """The selected rows: by page where that skips some, else by row group."""
+        if field_ids and selects_every_page(self.footer, selection):
+            return read_row_groups(self.source, self.footer, field_ids, selection)
+        return read_selected(self.source, self.footer, field_ids, selection)
+
+    def group_bytes(self, field_ids: Iterable[int] | None) -> Ints:
+        """The uncompressed bytes of these fields in each row group."""
+        leaves: Iterable[int] = range(len(self.footer.leaves))
+        if field_ids is not None and self.footer.has_field_ids:
+            leaves = [leaf for field_id in field_ids for leaf in self.footer.leaves_of_column(field_id)]
+        sizes = np.zeros(self.footer.num_row_groups, dtype=np.int64)
+        for leaf in leaves:
+            sizes += self.footer.chunks(leaf).total_uncompressed_size
+        return sizes
+
+
+def open_stored(path: str, format_: str, io: FileIO | None, what: str = "data file") -> StoredFile:
+    """Open a file by its format.
+
+    Raises:
+        UnsupportedError: The format is none of ``READABLE``.
+    """
+    make = _OPENERS.get(format_)
+    if make is None:
+        raise UnsupportedError(
+            f"{what} {path} is {format_}; supported formats are Parquet, ORC and Avro",
+            context={"file": path, "format": format_},
+        )
+    return make(open_source(path, io))
+
+
+def _open_orc(source: ByteSource) -> StoredFile:
+    from floeplan.formats.orc import OrcFile  # imported late: pyarrow.orc is a library of its own
+
+    return OrcFile(source)
+
+
+def _open_avro(source: ByteSource) -> StoredFile:
+    from floeplan.formats.avro import AvroFile
+
+    return AvroFile(source)
+
+
+_OPENERS: dict[str, Callable[[ByteSource], StoredFile]] = {
+    PARQUET: ParquetFile,
+    "ORC": _open_orc,
+    "AVRO": _open_avro,
+}

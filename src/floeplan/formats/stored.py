@@ -1,0 +1,64 @@
+"""The interface of an open data or delete file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from floeplan.parquet.prune.selection import RowSelection
+from floeplan.schemas import FIELD_ID
+from floeplan.vectors import Ints
+
+PARQUET = "PARQUET"
+READABLE = (PARQUET, "ORC", "AVRO")
+"""Formats of data files, and of position and equality deletes, as manifest entries name them."""
+
+
+class StoredFile(ABC):
+    """One open file."""
+
+    path: str
+    num_rows: int
+    first_rows: Ints
+    """The first row of each group of rows that are stored together."""
+    row_group_rows: Ints
+    """The number of rows of each group."""
+
+    @property
+    @abstractmethod
+    def field_ids(self) -> frozenset[int] | None:
+        """The ids of all fields, nested ones included; ``None`` if the columns carry none."""
+
+    @abstractmethod
+    def read(self, field_ids: Sequence[int] | None, selection: RowSelection) -> pa.Table:
+        """The selected rows of the columns with these fields; of all columns by default.
+
+        Columns of other fields may be among them, and carry their ids.
+        """
+
+    @abstractmethod
+    def group_bytes(self, field_ids: Iterable[int] | None) -> Ints:
+        """About the uncompressed bytes of these fields in each group; of all fields by default."""
+
+
+def columns_with(schema: pa.Schema, field_ids: Iterable[int] | None) -> list[int]:
+    """The positions of the top-level columns that are or contain one of these fields; all by default."""
+    if field_ids is None:
+        return list(range(len(schema)))
+    wanted = set(field_ids)
+    return [at for at, field in enumerate(schema) if not wanted.isdisjoint(ids_within(field))]
+
+
+def ids_within(field: pa.Field) -> set[int]:
+    """The field ids of an Arrow field and of all fields inside it."""
+    own = (field.metadata or {}).get(FIELD_ID)
+    found = set() if own is None else {int(own)}
+    type_ = field.type
+    if pa.types.is_map(type_):
+        return found | ids_within(type_.key_field) | ids_within(type_.item_field)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return found | ids_within(type_.value_field)
+    children = type_ if pa.types.is_struct(type_) else ()
+    return found.union(*(ids_within(child) for child in children))

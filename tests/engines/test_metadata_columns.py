@@ -1,0 +1,67 @@
+"""Metadata columns in scans, Spark reads and predicates: the values that Spark with Iceberg returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import floeplan as fp
+from floeplan.scan.model import ScanOptions
+from tests.support.spark.matrix import Matrix, interpreted, parametrized
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.engines
+
+QUIET = ScanOptions(report=False)
+COLUMNS = ["pk", "_file", "_pos", "_spec_id", "_partition"]
+LINEAGE = ["_row_id", "_last_updated_sequence_number"]
+TABLES = (
+    "evolving_v1",
+    "evolving_v2_position_partition",
+    "evolving_v2_to_v3_vectors",
+    "defaults_v3_vectors",
+    "voids_v1_to_v2_equality",
+    "truncations_v2",
+    "evolving_v2_position_partition_orc",
+    "defaults_v3_vectors_avro",
+)
+
+
+def texts(rows: list[dict[str, Any]]) -> list[str]:
+    """Paths as Spark writes them, without the scheme."""
+    shown = [row | {"_file": row["_file"].removeprefix("file:").replace("///", "/")} for row in rows]
+    return sorted(repr(sorted(row.items())) for row in shown)
+
+
+@pytest.mark.parametrize(
+    "name", parametrized(TABLES, few=("evolving_v2_position_partition", "evolving_v2_to_v3_vectors"))
+)
+def test_values_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession) -> None:
+    made = matrix.table(name)
+    table = local_catalog.load_table(made.identifier)
+    columns = COLUMNS + (LINEAGE if table.metadata.format_version > 2 else [])
+    with interpreted(spark):
+        expected = spark.table(made.name).select(*columns).toArrow().to_pylist()
+        with_deleted = spark.table(made.name).select("pk", "_file", "_pos", "_deleted").toArrow().to_pylist()
+    assert texts(fp.plan_scan(table, columns=columns, options=QUIET).to_arrow().to_pylist()) == texts(expected)
+    assert texts(fp.read(spark, table, columns=columns).toArrow().to_pylist()) == texts(expected)
+    found = fp.plan_scan(table, options=QUIET).to_arrow(["pk", "_file", "_pos", "_deleted"]).to_pylist()
+    assert texts(found) == texts(with_deleted)
+    conditions = [
+        "_pos = 1",
+        "_spec_id IN (1, 2) AND pk % 2 = 0",
+        f"_file = '{expected[0]['_file']}'",
+        "_pos > 2 OR pk = 1",
+    ]
+    if table.metadata.format_version > 2:
+        conditions += ["_row_id < 20", "_last_updated_sequence_number IS NULL OR _last_updated_sequence_number > 4"]
+    matches = made.matches(conditions)
+    for condition in conditions:
+        for options in (QUIET, ScanOptions(report=False, page_index=True)):
+            plan = fp.plan_scan(table, condition, columns=["pk"], options=options)
+            assert sorted(plan.to_arrow()["pk"].to_pylist()) == matches[condition], condition
+            assert plan.count() == len(matches[condition])
