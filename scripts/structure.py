@@ -30,10 +30,11 @@ ADDED = {
     "format 4": 560,
     "tables of other engines": 600,
     "why, explain and advice": 700,
+    "maintain": 1_350,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {
-    "modules": 280,
+    "modules": 290,
     "lines of code": 33_000 + sum(ADDED.values()),
     f"modules under {SMALL} lines with one importer": 10,
     "modules in the largest folder": 16,
