@@ -4,8 +4,6 @@ Exit code 3 (only conflicts with other writers) is retried; exit code 1 fails th
 logged as metadata of the run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -53,7 +53,8 @@ def section(document: str, heading: str) -> str:
 def shown_default(value: object) -> str:
     if isinstance(value, str):
         return f"`{value}`"
-    return next((t for known, t in SPOKEN if known is value or (known == value and type(known) is not bool)), str(value))
+    found = (text for known, text in SPOKEN if known is value or (known == value and type(known) is not bool))
+    return next(found, str(value))
 
 
 def test_every_option_of_a_rewrite_is_in_the_guide_with_its_default() -> None:
