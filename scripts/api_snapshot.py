@@ -15,7 +15,7 @@ import floeplan
 
 def describe(name: str, thing: object) -> Iterator[str]:
     """Yield the lines of one export; a class is followed by its public members, a module by its `__all__`."""
-    if isinstance(thing, ModuleType):
+    if isinstance(thing, ModuleType) and not callable(thing):
         yield f"{name}: module"
         for member in sorted(thing.__all__):
             yield from describe(f"{name}.{member}", getattr(thing, member))
@@ -33,7 +33,8 @@ def _member(name: str, value: object) -> str:
         return f"{name}: property"
     if isinstance(value, classmethod | staticmethod):
         value = value.__func__
-    return f"{name}{_signature(value)}" if inspect.isfunction(value) else f"{name}: {type(value).__name__}"
+    is_function = inspect.isfunction(value) or isinstance(value, ModuleType)
+    return f"{name}{_signature(value)}" if is_function else f"{name}: {type(value).__name__}"
 
 
 def _signature(thing: object) -> str:

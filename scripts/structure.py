@@ -32,10 +32,11 @@ ADDED = {
     "why, explain and advice": 700,
     "ORC and Avro files": 620,
     "metadata columns": 130,
+    "maintain": 1_350,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {
-    "modules": 280,
+    "modules": 290,
     "lines of code": 33_000 + sum(ADDED.values()),
     f"modules under {SMALL} lines with one importer": 10,
     "modules in the largest folder": 16,

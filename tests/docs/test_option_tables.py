@@ -10,6 +10,7 @@ import pytest
 
 import floeplan
 from floeplan.cli import main as cli
+from floeplan.fleet.policy import Settings
 from floeplan.maintain import doctor
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.scan.model import ScanOptions
@@ -52,7 +53,8 @@ def section(document: str, heading: str) -> str:
 def shown_default(value: object) -> str:
     if isinstance(value, str):
         return f"`{value}`"
-    return next((text for known, text in SPOKEN if known is value or (known == value and known != 1)), str(value))
+    found = (text for known, text in SPOKEN if known is value or (known == value and type(known) is not bool))
+    return next(found, str(value))
 
 
 def test_every_option_of_a_rewrite_is_in_the_guide_with_its_default() -> None:
@@ -71,6 +73,12 @@ def test_every_finding_of_the_doctor_is_in_the_guide() -> None:
     documented = dict(ROW.findall(section("maintenance.md", "The doctor")))
     listed = re.findall(r"^([a-z-]+) +(error|warning|info) ", doctor.__doc__ or "", re.MULTILINE)
     assert documented == dict(listed)
+
+
+def test_every_setting_of_a_policy_is_in_the_guide_with_its_default() -> None:
+    documented = dict(ROW.findall(section("maintain.md", "The policy").split("### Settings of a table")[1]))
+    settings = Settings().to_dict()
+    assert documented == {name: "–" if value == [] else shown_default(value) for name, value in settings.items()}
 
 
 def test_every_variable_is_in_the_page_on_configuration() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,10 +16,15 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import PrimitiveType
 
+from floeplan.audit.reports import default_reports
 from floeplan.explorer.view import TableView
+from floeplan.fleet.look import look_at
+from floeplan.fleet.policy import Policy
+from floeplan.fleet.records import History
 from floeplan.maintain.doctor import Severity, doctor
 from floeplan.maintain.inspect import inspect_files
 from floeplan.rewrite.plan.options import RewriteOptions
@@ -120,6 +126,24 @@ def doctor_document(table: Table) -> dict[str, Any]:
     order = [severity.value for severity in Severity]
     found = [finding.to_dict() for finding in result.findings]
     return {"findings": sorted(found, key=lambda finding: order.index(finding["severity"])), "healthy": result.healthy}
+
+
+def fleet_document(name: str, catalog: Catalog, history: History) -> dict[str, Any]:
+    """One line of the front page: what a table is made of, its findings, its last work and what is next."""
+    settings, rules = Policy().settings(name)
+    report = look_at(name, catalog, settings, rules, history, reports=default_reports(), now_s=time.time())
+    found, last = report.to_dict(), history.last_work.get(name)
+    return {key: found[key] for key in ("table", "health", "findings", "facts", "work", "foreign")} | {
+        "problem": report.error,  # an answer with an "error" is a failed request
+        "last": None
+        if last is None
+        else {
+            "kind": last["kind"],
+            "status": last["status"],
+            "reason": last["reason"],
+            "time_ms": int(last["time"].timestamp() * 1000),
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)

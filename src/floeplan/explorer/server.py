@@ -18,6 +18,7 @@ import hmac
 import json
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from floeplan.explorer.documents import (
     Footers,
     RewriteRequest,
     doctor_document,
+    fleet_document,
     overview_document,
     plan_document,
     plan_for,
@@ -46,6 +48,8 @@ from floeplan.explorer.documents import (
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.site import DATA, INDEX, TYPES, asset_paths, data_script, to_json
 from floeplan.explorer.view import TableView
+from floeplan.fleet.policy import RUNS_TABLE
+from floeplan.fleet.records import History, read_history
 from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.rewrite.strategies.registry import strategy_names
@@ -57,6 +61,9 @@ MOST_BODY_BYTES = 64 * 1024
 MOST_PARAMETERS = 20
 IDLE_SECONDS = 120
 """Idle connections are closed after this time."""
+
+HISTORY_SECONDS = 30
+"""What runs of ``maintain`` did is read again after this time."""
 
 MOST_VIEWS = 4
 """Table views kept in memory."""
@@ -96,6 +103,7 @@ class ExplorerService:
     token: str
     _views: OrderedDict[str, TableView] = field(default_factory=OrderedDict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _history: tuple[float, History] | None = None
     _audited: Mapping[str, Any] | None = None
     _audit_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -113,6 +121,7 @@ class ExplorerService:
                 "strategies": list(strategy_names()),
                 "version": metadata.version("floeplan"),
             },
+            "fleet": self._fleet,
             "overview": lambda given: overview_document(self._view(given, refresh="refresh" in given)),
             "map": lambda given: self._view(given).map.to_dict(),
             "plan": self._plan,
@@ -176,6 +185,17 @@ class ExplorerService:
         if name not in self.tables():
             raise UnknownTableError(f"table {name!r} is not served", context={"table": name})
         return load_table(name, self.catalog)
+
+    def _fleet(self, parameters: Parameters) -> Mapping[str, Any]:
+        """One line of the front page; what earlier runs of ``maintain`` did is read with the first."""
+        name = _needed(parameters, "table")
+        if name not in self.tables():
+            raise UnknownTableError(f"table {name!r} is not served", context={"table": name})
+        catalog = open_catalog(self.catalog)
+        with self._lock:
+            if self._history is None or time.monotonic() - self._history[0] > HISTORY_SECONDS:
+                self._history = time.monotonic(), read_history(catalog, RUNS_TABLE)
+        return fleet_document(name, catalog, self._history[1])
 
     def _plan(self, parameters: Parameters) -> Mapping[str, Any]:
         footers = parameters.get("footers", Footers.AUTO)

@@ -19,7 +19,7 @@ from floeplan.fleet.lease import foreign_maintenance
 from floeplan.fleet.policy import Settings
 from floeplan.fleet.records import History
 from floeplan.fleet.report import Facts, TableReport, WorkReport
-from floeplan.fleet.work import KINDS, Context, predict
+from floeplan.fleet.work import KINDS, STAGE, Context, predict
 from floeplan.maintain.doctor import doctor
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
@@ -29,18 +29,6 @@ from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import parse_count, reason
 
 GROWTH = timedelta(days=7)
-
-
-def table_names(catalog: Catalog) -> list[str]:
-    """The tables of all namespaces of a catalog, nested ones included, sorted."""
-    found: list[str] = []
-    namespaces = list(catalog.list_namespaces())
-    while namespaces:
-        namespace = namespaces.pop()
-        found += [".".join(identifier) for identifier in catalog.list_tables(namespace)]
-        # Only deeper ones, in case a catalog lists the namespace itself too.
-        namespaces += [inner for inner in catalog.list_namespaces(namespace) if len(inner) > len(namespace)]
-    return sorted(found)
 
 
 def facts_of(table: Table, now_s: float) -> Facts:
@@ -92,7 +80,7 @@ def look_at(
     now_s: float,
     orphans_due: bool = True,
 ) -> TableReport:
-    """What a table is made of, its findings, and its work; the most valuable first."""
+    """What a table is made of, its findings, and its work in its order."""
     try:
         table = load_table(name, catalog)
         facts = facts_of(table, now_s)
@@ -119,7 +107,7 @@ def look_at(
         name,
         findings,
         facts,
-        tuple(sorted(work, key=lambda one: -one.score)),
+        tuple(sorted(work, key=lambda one: (STAGE[one.work.kind], -one.score))),
         settings,
         rules,
         foreign_maintenance(table.metadata, now_s, settings.yield_for),

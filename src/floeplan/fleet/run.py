@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import Catalog
 
 from floeplan.audit.reports import default_reports
-from floeplan.catalog import load_table, open_catalog
+from floeplan.catalog import list_tables, load_table, open_catalog
 from floeplan.errors import CommitConflictError, FloeplanError, InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import Lease, LeaseHeldError, foreign_maintenance
-from floeplan.fleet.look import look_at, table_names
+from floeplan.fleet.look import look_at
 from floeplan.fleet.policy import Budget, Policy, matches_any
 from floeplan.fleet.policy_file import read_policy
 from floeplan.fleet.records import History, read_history, record
@@ -185,7 +185,7 @@ class _Run:
     def _names(self) -> list[str]:
         """The tables, and the catalog of each."""
         for catalog in self.catalogs:
-            for name in table_names(catalog):
+            for name in list_tables(catalog)[1]:
                 if name in self.homes:
                     raise InvalidOptionError(
                         f"{name} is in the catalogs {self.homes[name].name} and {catalog.name}; maintain them one "

@@ -19,6 +19,7 @@ that name to the package once it is imported, so the package is callable.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -28,7 +29,13 @@ class _Callable(ModuleType):
     """This package, as a function."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return import_module("floeplan.fleet.run").maintain(*args, **options)
+        return self.__wrapped__(*args, **options)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The function, whose signature ``inspect`` and notebooks show; imported by name, because it is above."""
+        function: Callable[..., Any] = import_module("floeplan.fleet.run").maintain
+        return function
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -41,7 +41,7 @@
             const session = await F.source.session();
             if (!F.source.table() && session.tables.length === 1) F.source.choose(session.tables[0]);
             if (!F.source.table()) {
-                chooseTable(session);
+                await chooseTable(session);
                 return;
             }
             F.fill(main, F.el("p", { class: "wait" }, "Reading the table…"));
@@ -64,27 +64,10 @@
     }
 
     function chooseTable(session) {
-        const open = (name) => {
+        return F.fleet(main, session, (name) => {
             F.source.choose(name);
             start();
-        };
-        const rows = session.tables.map((name) =>
-            F.el(
-                "li",
-                {},
-                F.el("button", { type: "button", class: "link mono", on: { click: () => open(name) } }, name),
-            ),
-        );
-        F.fill(
-            main,
-            F.card(
-                "Choose a table",
-                { subtitle: F.counted(session.tables.length, "table") },
-                rows.length
-                    ? F.el("ul", {}, rows)
-                    : F.el("p", { class: "empty" }, "The catalog has no tables. Run floeplan demo to create one."),
-            ),
-        );
+        });
     }
 
     function head(session) {
@@ -119,6 +102,8 @@
             session.allow_writes ? F.tag("warn", "writes allowed") : null,
         );
         document.title = `${name} · Floeplan`;
+        // Back to the front page, where there is one.
+        document.querySelector(".brand").setAttribute("href", session.tables.length > 1 ? "./" : "#/plan");
         const made = F.source.live ? `served on this machine only` : `report of ${session.made}`;
         F.fill(
             document.getElementById("foot"),

@@ -58,6 +58,7 @@
                 history.replaceState(null, "", `?table=${encodeURIComponent(name)}${location.hash}`);
             },
             session: () => get("session", {}),
+            fleet: (name) => get("fleet", { table: name }),
             overview: (refresh) => get("overview", { refresh: refresh ? "yes" : "" }),
             map: () => get("map", {}),
             plan: (where, footers, signal) => get("plan", { where, footers }, signal),
