@@ -37,7 +37,7 @@ from tests.support.spark.lake import NAME, Lake
 
 MANIFESTS = {"small": (20, 40), "default": (200, 4_000), "large": (200, 4_000)}
 """Of the table that clients plan, and of the large table."""
-PAIRS = {"selective": 8, "every file": 4}
+PAIRS = {"selective": 10, "every file": 8}
 WARM, PLANS, SECONDS, CLIENTS = 60, 50, 8.0, 32
 RATE, DISTINCT = 500.0, 20
 """Requests per second at which repeated plans are measured: half of the bar; and how many different ones repeat."""
