@@ -153,21 +153,19 @@ def test_time_travel_metadata_columns_and_branches(served: Served, matrix: Matri
 
 def test_filters_with_infinity(served: Served, spark: SparkSession) -> None:
     """Iceberg 1.12 writes infinity as text into the filter, and cannot read that text back from a residual."""
-    rows = "(1, 'NaN'), (2, 'Infinity'), (3, '-Infinity'), (4, '1.5'), (5, NULL), (6, '-1e308')"
+    values = "(1, 'NaN'), (2, 'Infinity'), (3, '-Infinity'), (4, '1.5'), (5, NULL), (6, '-1e308')"
+    rows = spark.sql(f"SELECT pk, double(v) AS d, float(v) AS f FROM VALUES {values} AS t(pk, v)")
+    rows.createOrReplaceTempView("infinite_rows")
     spark.sql("CREATE NAMESPACE IF NOT EXISTS local.db")
-    spark.sql("CREATE TABLE local.db.infinite (pk INT, d DOUBLE, f FLOAT) USING iceberg")
-    spark.sql(f"INSERT INTO local.db.infinite SELECT pk, double(v), float(v) FROM VALUES {rows} AS t(pk, v)")
-    wheres = [
-        f"{column} {operator} {type_}('{sign}Infinity')"
-        for column, type_ in (("d", "double"), ("f", "float"))
-        for operator in ("<", "<=", "=", ">=", ">", "!=")
-        for sign in ("", "-")
-    ]
+    spark.sql("CREATE TABLE local.db.infinite USING iceberg AS SELECT * FROM infinite_rows")
+    operators = ("<", "<=", "=", ">=", ">", "!=")
+    wheres = [f"d {operator} double('{sign}Infinity')" for operator in operators for sign in ("", "-")]
+    wheres += [f"f {operator} float('Infinity')" for operator in ("<", "=", ">")]
     wheres += ["d IN (double('Infinity'), 1.5)", "NOT (d <= double('Infinity'))", "d < double('Infinity') OR pk = 5"]
     with interpreted(spark):
-        direct = filtered(spark, "local.db.infinite", wheres)
-        through = filtered(spark, f"{served.catalog}.db.infinite", wheres)
-    assert through == direct
+        # Not against client-side planning, which loses the NaN of d > double('Infinity').
+        expected = filtered(spark, "infinite_rows", wheres)
+        assert filtered(spark, f"{served.catalog}.db.infinite", wheres) == expected
     assert sum(event["table"] == "db.infinite" for event in served.program.events("plan")) >= len(wheres)
 
 

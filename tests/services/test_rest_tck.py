@@ -31,6 +31,15 @@ BEYOND_PYICEBERG = {
     "testLoadTableWithMissingMetadataFile(Path)",  # the exception is right, its words are not those of Java's FileIO
 }
 """Tests that catalog mode fails with an error of its own: what PyIceberg cannot commit is refused."""
+PLANNING = "org.apache.iceberg.rest.ServedScanPlanning"
+SOURCE = Path(__file__).parents[1] / "support" / "java" / "ServedScanPlanning.java"
+ASK_THEIR_OWN_SERVER = {
+    "scanPlanningWithMinRowsRequested(Function)[1]",
+    "scanPlanningWithMinRowsRequested(Function)[2]",
+    "selectWithNestedFieldsSendsFullyQualifiedNames",
+    "useSnapshotSchemaSetCorrectlyForSnapshotAndBranchAndTag",
+}
+"""Tests that look at what their own server received, which received nothing."""
 OF_PYICEBERG = {"rck.requires-namespace-create": "true", "rck.supports-names-with-dot": "false"}
 """What PyIceberg's SQL catalog requires and lacks, as the kit calls it."""
 
@@ -45,9 +54,10 @@ class Outcome:
 
 
 def run_kit(folder: Path, uri: str, *classes: str, properties: Mapping[str, str] | None = None) -> Outcome:
-    """Run test classes of the kit against a catalog."""
+    """Run test classes of the kit, or classes compiled into ``folder``, against a catalog."""
     given = {"uri": uri, "warehouse": (folder / "kit").as_uri(), **(properties or {})}
-    command = ["java", *QUICK_JVM.split(), "-cp", f"{ensure_rest_tck()}/*", *(f"-D{k}={v}" for k, v in given.items())]
+    classpath = f"{ensure_rest_tck()}/*:{folder}"
+    command = ["java", *QUICK_JVM.split(), "-cp", classpath, *(f"-D{k}={v}" for k, v in given.items())]
     kit = ["org.junit.platform.console.ConsoleLauncher", "execute", "--config=rck.local=false", "--details=none"]
     chosen = [part for name in classes for part in ("--select-class", name)]
     reports = folder / "reports"
@@ -84,3 +94,21 @@ def test_the_kit_passes_what_catalog_mode_advertises(tmp_path: Path) -> None:
         outcome = run_kit(tmp_path, served.uri, TABLES, properties=OF_PYICEBERG)
     assert outcome.failed == WITHOUT_SCAN_REPORTS | BEYOND_PYICEBERG
     assert len(outcome.passed) >= 88
+
+
+def test_icebergs_tests_of_scan_planning_pass_on_the_server(tmp_path: Path) -> None:
+    """Its tests of tables; most of the others configure a server of their own and would pass without ours."""
+    (tmp_path / "warehouse").mkdir()
+    jars = sorted(map(str, ensure_rest_tck().glob("*.jar")))
+    compiler = next(jar for jar in jars if "ecj-" in jar)
+    options = ["-17", "-nowarn", "-cp", ":".join(jars), "-d", str(tmp_path)]
+    subprocess.run(["java", "-jar", compiler, *options, str(SOURCE)], check=True)
+    with (
+        rest_catalog(tmp_path, (tmp_path / "warehouse").as_uri(), {}) as behind,
+        program(tmp_path / "server", "--upstream", behind, "--plan", "*", "--replace-upstream-planning") as served,
+    ):
+        outcome = run_kit(tmp_path, "", PLANNING, properties={"served.uri": served.uri})
+        plans = len(served.events("plan"))
+    assert outcome.failed == ASK_THEIR_OWN_SERVER
+    assert len(outcome.passed) >= 60
+    assert plans >= 30

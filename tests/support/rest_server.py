@@ -42,7 +42,9 @@ class _Thread(uvicorn.Server):
 def serving(app: Starlette) -> Iterator[str]:
     """Serve an application on a thread; yields its URI."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            app, http="h11", log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
+        )
         server = _Thread(config)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()

@@ -56,6 +56,7 @@ from floeplan.rest.wire import (
     json_response,
     limited_body,
     raw_path,
+    tagged,
     unavailable,
 )
 from floeplan.text import reason
@@ -325,8 +326,8 @@ class CatalogBackend:
         table = self._load(name)
         tag = self._tag(table)
         if known_tag == tag:
-            return Response(status_code=304, headers={"ETag": tag})
-        return encoded_response(self._loaded(table), accepted, headers={"ETag": tag})
+            return tagged(Response(status_code=304), tag)
+        return tagged(encoded_response(self._loaded(table), accepted), tag)
 
     def _tag(self, table: Table) -> str:
         state = f"{table.metadata_location} {self._policy.fingerprint()}"
@@ -369,7 +370,7 @@ class CatalogBackend:
             load_file_io(self._catalog.properties, self._catalog.properties.get(WAREHOUSE_LOCATION))
         ):
             table = self._catalog.create_table(name, **given)
-        return encoded_response(self._loaded(table), "", headers={"ETag": self._tag(table)})
+        return tagged(encoded_response(self._loaded(table), ""), self._tag(table))
 
     def _check_new(self, name: Identifier) -> None:
         if self._catalog.table_exists(name):
@@ -395,7 +396,7 @@ class CatalogBackend:
         _checked_properties(_strings(metadata.get("properties")))
         self._check_new(name)
         table = self._catalog.register_table(name, location, overwrite=bool(body.get("overwrite")))
-        return encoded_response(self._loaded(table), "", headers={"ETag": self._tag(table)})
+        return tagged(encoded_response(self._loaded(table), ""), self._tag(table))
 
     def _rename(self, body: Mapping[str, Any]) -> Response:
         source, destination = (_body_identifier(body.get(key)) for key in ("source", "destination"))

@@ -99,9 +99,9 @@ class PlannerOptions:
     """JSON of one page; requests of more than 4 kB make pages longer, because every plan task repeats its request."""
     token_seconds: float = 3600.0
     """How long a plan task can be fetched."""
-    cache_bytes: int = 256 * 1024 * 1024
+    cache_bytes: int = 160 * 1024 * 1024
     """Memory of the plans that are kept; 0 keeps none."""
-    entries_bytes: int = 128 * 1024 * 1024
+    entries_bytes: int = 64 * 1024 * 1024
     """Memory of the decoded manifest entries that are kept; others are read from the cache on disk."""
     unasked_stats: int = 2_000
     """Files times columns up to which statistics are sent unasked, so that engines answer min and max from them."""
@@ -297,7 +297,10 @@ def _details(plan: ScanPlan, files: PlannedFiles, stats: frozenset[int], source:
     listed = np.unique(manifest)
     read = source.read_entries(totals.manifests, totals.union, columns, rows=listed, io=io).live()
     rows = np.searchsorted(read.ints("manifest"), manifest) + ordinal
-    return read if np.array_equal(rows, np.arange(len(read))) else read.take(rows)
+    # Paths and whatever else is always read are in the planned files already.
+    names = [name for name in read.table.column_names if name == "split_offsets" or "." in name]
+    few = EntriesTable(read.table.select(names), {})
+    return few if np.array_equal(rows, np.arange(len(read))) else few.take(rows)
 
 
 def _snapshot_key(table: Table, snapshot: Snapshot | None) -> _SnapshotKey:

@@ -406,10 +406,11 @@ def _translated(method: str) -> Iterator[None]:
 
 def _forwarded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """End-to-end headers: without those of one connection, and those that ``Connection`` names."""
-    pairs = [(name.lower(), value) for name, value in headers]
-    named = b",".join(value for name, value in pairs if name == b"connection").decode("latin-1").lower()
+    pairs = list(headers)
+    named = b",".join(value for name, value in pairs if name.lower() == b"connection").decode("latin-1").lower()
     dropped = _HOP_BY_HOP | {name.strip() for name in named.split(",")}
-    return [(name, value) for name, value in pairs if name.decode("latin-1") not in dropped]
+    # Names keep their case: Iceberg's Java client looks for ETag, not for etag.
+    return [(name, value) for name, value in pairs if name.lower().decode("latin-1") not in dropped]
 
 
 def _of_caller(request: Request) -> list[tuple[bytes, bytes]]:
@@ -430,7 +431,7 @@ def _passed(response: httpx.Response, etag_mark: str = "") -> Response:
     """A buffered response as it came; httpx has decoded its body."""
     passed = Response(response.content, response.status_code)
     dropped = (b"content-length", b"content-encoding")
-    headers = [pair for pair in _returned(response.headers.raw) if pair[0] not in dropped]
+    headers = [pair for pair in _returned(response.headers.raw) if pair[0].lower() not in dropped]
     if response.status_code not in (204, 304):
         headers.append((b"content-length", str(len(response.content)).encode()))
     passed.raw_headers = [_marked(pair, etag_mark) for pair in headers]
@@ -441,14 +442,14 @@ def _edited(response: httpx.Response, text: str, request: Request, etag_mark: st
     """A response with another body."""
     edited = encoded_response(text.encode(), request.headers.get("accept-encoding", ""))
     dropped = (b"content-length", b"content-encoding", b"content-type", b"vary")
-    kept = [_marked(pair, etag_mark) for pair in _returned(response.headers.raw) if pair[0] not in dropped]
+    kept = [_marked(pair, etag_mark) for pair in _returned(response.headers.raw) if pair[0].lower() not in dropped]
     edited.raw_headers = [*edited.raw_headers, *kept]
     return edited
 
 
 def _marked(header: tuple[bytes, bytes], mark: str) -> tuple[bytes, bytes]:
     name, value = header
-    is_tag = name == b"etag" and value.endswith(b'"')
+    is_tag = name.lower() == b"etag" and value.endswith(b'"')
     return (name, value[:-1] + mark.encode() + b'"') if is_tag else header
 
 

@@ -130,6 +130,7 @@ def serve(options: ServerOptions, ready: Callable[[str], None]) -> None:
         event("format-3", level=logging.WARNING, patterns=options.policy.plan_format_3, reason=LINEAGE_REASON)
     config = uvicorn.Config(
         app,
+        http="h11",  # httptools writes the names of headers in lower case; Iceberg's Java client looks for ETag
         log_config=None,
         access_log=False,
         server_header=False,

@@ -131,17 +131,20 @@ def json_response(document: Any, status: int = 200, headers: Mapping[str, str] |
     return Response(body, status, headers, media_type="application/json")
 
 
-def encoded_response(
-    body: bytes, accepted: str, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
+def encoded_response(body: bytes, accepted: str) -> Response:
     """A JSON body in the best encoding that the client accepts: zstd, gzip, or as it is."""
-    sent = dict(headers or {})
+    sent = {"Vary": "Accept-Encoding"}
     encoding = _encoding(accepted) if len(body) >= SMALLEST_COMPRESSED else None
     if encoding is not None:
         sent["Content-Encoding"] = encoding
         body = zstandard.compress(body, 1) if encoding == "zstd" else bytes(deflate.gzip_compress(body, 1))
-    sent["Vary"] = "Accept-Encoding"
-    return Response(body, status, sent, media_type="application/json")
+    return Response(body, 200, sent, media_type="application/json")
+
+
+def tagged(response: Response, tag: str) -> Response:
+    """A response with an ETag, in the case in which Iceberg's Java client looks for it."""
+    response.raw_headers.append((b"ETag", tag.encode()))
+    return response
 
 
 def _encoding(accepted: str) -> str | None:

@@ -1,0 +1,53 @@
+"""Flink with Iceberg's runtime reads and writes through the proxy, whoever plans."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scripts.fetch_rest_catalog import ensure_flink
+from tests.support.rest_server import program
+from tests.support.servers import rest_catalog
+from tests.support.spark.lake import QUICK_JVM
+
+pytestmark = [pytest.mark.services, pytest.mark.foreign]
+
+SOURCE = Path(__file__).parents[1] / "support" / "java" / "FlinkQueries.java"
+OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.lang", "java.nio", "java.time", "java.util")]
+STATEMENTS = (
+    "CREATE DATABASE lake.db",
+    "CREATE TABLE lake.db.t (id BIGINT, region STRING) PARTITIONED BY (region)",
+    "INSERT INTO lake.db.t VALUES (1, 'eu'), (2, 'us'), (3, 'eu'), (4, CAST(NULL AS STRING))",
+    "INSERT INTO lake.db.t VALUES (5, 'eu'), (6, 'us')",
+    "SELECT id, region FROM lake.db.t WHERE region = 'eu' AND id > 1",
+    "SELECT -count(*), 'rows' FROM lake.db.t",
+)
+
+
+def run_flink(folder: Path, *statements: str) -> list[str]:
+    """The rows that Flink prints."""
+    jars = sorted(map(str, ensure_flink().glob("*.jar")))
+    compiler = next(jar for jar in jars if "ecj-" in jar)
+    compiled = ["-17", "-nowarn", "-cp", ":".join(jars), "-d", str(folder), str(SOURCE)]
+    subprocess.run(["java", "-jar", compiler, *compiled], check=True)
+    command = ["java", *QUICK_JVM.split(), *OPENED, "-cp", f"{ensure_flink()}/*:{folder}", "FlinkQueries", *statements]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return sorted(line.removeprefix("row ") for line in done.stdout.splitlines() if line.startswith("row "))
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_flink_through_the_proxy(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    plan = ("--plan", "*", "--replace-upstream-planning") if mode == "server" else ()
+    with (
+        rest_catalog(tmp_path, (tmp_path / "warehouse").as_uri(), {}) as behind,
+        program(tmp_path / "server", "--upstream", behind, *plan) as served,
+    ):
+        catalog = f"CREATE CATALOG lake WITH ('type'='iceberg', 'catalog-type'='rest', 'uri'='{served.uri}')"
+        assert run_flink(tmp_path, catalog, *STATEMENTS) == ["+I[-6, rows]", "+I[3, eu]", "+I[5, eu]"]
+        plans = served.events("plan")
+    assert bool(plans) == (mode == "server")
+    assert {event["engine"] for event in plans} <= {"Iceberg Java"}
