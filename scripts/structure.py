@@ -32,6 +32,7 @@ ADDED = {
     "why, explain and advice": 700,
     "ORC and Avro files": 620,
     "metadata columns": 130,
+    "table folders": 110,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {

@@ -23,7 +23,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from floeplan.errors import BadInputError, InvalidOptionError
+from floeplan.errors import InvalidOptionError
 from floeplan.text import document_text, without_secrets
 
 if TYPE_CHECKING:
@@ -155,15 +155,10 @@ def writable_table(name: str, catalog: str | None) -> Table:
     Raises:
         BadInputError: The name is the path of a metadata file, through which nothing can be committed.
     """
-    from pyiceberg.table import StaticTable
-
-    from floeplan.catalog import load_table
+    from floeplan.catalog import load_table, require_writable
 
     table = load_table(name, catalog)
-    if isinstance(table, StaticTable):
-        raise BadInputError(
-            f"{name} is a metadata file, which is read-only; name the table as namespace.name", context={"table": name}
-        )
+    require_writable(table)
     return table
 
 
