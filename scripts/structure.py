@@ -33,6 +33,7 @@ ADDED = {
     "ORC and Avro files": 620,
     "metadata columns": 130,
     "maintain": 1_350,
+    "table folders": 110,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {

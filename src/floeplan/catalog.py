@@ -34,7 +34,7 @@ from pyiceberg.table.metadata import check_partition_specs, check_schemas, check
 from pyiceberg.utils.config import Config, merge_config
 
 import floeplan.format4  # noqa: F401 - lets PyIceberg load tables of format 4
-from floeplan.errors import CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
+from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
 from floeplan.opaque_types import accept_opaque_types
 from floeplan.text import reason, remember
 
@@ -50,8 +50,9 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
     """Return the PyIceberg table behind a name, a metadata file or a table.
 
     Args:
-        table: `namespace.name`, a PyIceberg table, or, read-only, the path or URI of a `*.metadata.json` or of a table
-            folder with a `metadata/version-hint.text`, as Iceberg's Hadoop catalog writes it.
+        table: `namespace.name`, a PyIceberg table, the path of a table folder as Iceberg's Hadoop catalog writes it,
+            with a `metadata/version-hint.text`, or, read-only, the path or URI of a `*.metadata.json`. A folder in an
+            object store is read-only too.
         catalog: A catalog, or the name of one in PyIceberg's configuration; see the module for the default.
 
     Raises:
@@ -68,6 +69,20 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
     if name.endswith(METADATA_SUFFIX) or "/" in name:
         return _static_table(name, catalog)
     return _catalog_table(name, catalog)
+
+
+def require_writable(table: Table) -> None:
+    """Refuse to change a table that was opened by a metadata file, or by a folder that cannot be committed to.
+
+    Raises:
+        BadInputError: It is read-only.
+    """
+    if isinstance(table, StaticTable):
+        raise BadInputError(
+            f"{table.metadata_location} is read-only: a metadata file, or a table folder that is not a local one of "
+            "Iceberg's Hadoop catalog; name the table as namespace.name in its catalog",
+            context={"table": table.metadata_location},
+        )
 
 
 def set_rest_timeouts(catalog: Catalog) -> None:
@@ -263,23 +278,6 @@ def _is_view(catalog: Catalog, name: str) -> bool:
     return False
 
 
-def _newest_version(folder: str, properties: Mapping[str, str]) -> str:
-    """The newest metadata file of a table folder: that of the version hint, or a later one, if the hint is stale."""
-    home = f"{folder.rstrip('/')}/metadata"
-    io = load_file_io(dict(properties), home)
-    with io.new_input(f"{home}/version-hint.text").open() as stream:
-        hint = stream.read().decode().strip()
-    if not hint.isdecimal():
-        return f"{home}/{hint.removesuffix(METADATA_SUFFIX)}{METADATA_SUFFIX}"
-    newest, version = f"{home}/v{hint}{METADATA_SUFFIX}", int(hint)
-    while True:
-        names = (f"{home}/v{version}{codec}{METADATA_SUFFIX}" for codec in ("", ".gz"))
-        found = next((name for name in names if io.new_input(name).exists()), None)
-        if found is None:
-            return newest
-        newest, version = found, version + 1
-
-
 def _static_table(location: str, catalog: str | Catalog | None) -> Table:
     """Read a metadata file, or the newest one of a folder, with the credentials of a catalog's properties if given."""
     properties: dict[str, str] = {}
@@ -290,12 +288,19 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
     remember(properties)
     is_file = location.endswith(METADATA_SUFFIX)
     try:
-        path = location if is_file else _newest_version(location, properties)
+        if is_file:
+            path = location
+        else:
+            from floeplan.hadoop_tables import FolderCatalog, is_writable, newest_metadata  # imported late: rarely used
+
+            path = newest_metadata(location, load_file_io(properties, location))
+            if is_writable(path):
+                return _checked(FolderCatalog(location.rstrip("/"), properties).load_table(location))
         local = path.removeprefix("file:").removeprefix("//")
         table = _local_table(local, path, properties) if os.path.isfile(local) else None
         return _checked(table or StaticTable.from_metadata(path, properties))
     except FileNotFoundError as error:
-        missing = f"no metadata file {location}" if is_file else f"{location} has no metadata/version-hint.text"
+        missing = f"no metadata file {location}" if is_file else f"{location} has no table metadata"
         raise UnknownTableError(missing, context={"table": location}) from error
     except _MALFORMED as error:
         raise CorruptMetadataError(

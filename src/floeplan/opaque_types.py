@@ -1,13 +1,17 @@
-"""Column types that Floeplan carries in metadata but does not read: variant, geometry and geography.
+"""Column types that Floeplan reads as they are stored, but does not write: variant, geometry and geography.
 
 PyIceberg 0.12 has no variant type and parses geometry types only with a quoted CRS, which Java does not write, so a
 table with one such column does not load. ``accept_opaque_types`` makes PyIceberg keep these types as the text that the
 metadata has. The other columns are planned, pruned and read as in any table.
 
+Rows have a geometry or geography as WKB in binary, and a variant as a struct of its two encoded parts, ``metadata`` and
+``value``. A shredded variant, whose value is spread over typed columns, is refused.
+
 PyIceberg offers no way to add a type, and its validator is compiled into every model that has a schema. So the code of
 that one function is replaced; ``tests/unit/test_opaque_types.py`` fails when it changes.
 
-Fail-safe: reading or writing such a column is an error that names it (``refuse_opaque_columns``).
+Fail-safe: writing such a column is an error that names it (``refuse_opaque_columns``): pyarrow cannot annotate a
+variant, and a file without the annotation would not hold one.
 """
 
 from __future__ import annotations
@@ -20,7 +24,17 @@ from typing import Any
 
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
-from pyiceberg.types import GeographyType, GeometryType, IcebergType, PrimitiveType
+from pyiceberg.types import (
+    BinaryType,
+    GeographyType,
+    GeometryType,
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+)
 
 from floeplan.errors import UnsupportedError
 from floeplan.schemas import fields_by_id
@@ -48,12 +62,35 @@ class OpaqueType(PrimitiveType):
 
 
 def is_opaque(type_: IcebergType) -> bool:
-    """Whether values of a type cannot be read."""
+    """Whether values of a type are only known as they are stored."""
     return isinstance(type_, OpaqueType | GeometryType | GeographyType)
 
 
+def is_variant(type_: IcebergType) -> bool:
+    """Whether a type is a variant."""
+    return isinstance(type_, OpaqueType) and type_.root.lower().startswith("variant")
+
+
+def as_stored(type_: IcebergType) -> IcebergType:
+    """A type with binary in place of such types, at any depth."""
+    match type_:
+        case StructType(fields=fields):
+            return StructType(*(as_stored_field(field) for field in fields))
+        case ListType():
+            return type_.model_copy(update={"element_type": as_stored(type_.element_type)})
+        case MapType():
+            key, value = as_stored(type_.key_type), as_stored(type_.value_type)
+            return type_.model_copy(update={"key_type": key, "value_type": value})
+    return BinaryType() if is_opaque(type_) else type_
+
+
+def as_stored_field(field: NestedField) -> NestedField:
+    """A field with binary in place of such types."""
+    return field.model_copy(update={"field_type": as_stored(field.field_type)})
+
+
 def refuse_opaque_columns(schema: Schema) -> None:
-    """Refuse to read or write rows of a schema with such a column.
+    """Refuse to write rows of a schema with such a column.
 
     Raises:
         UnsupportedError: Names the first of them.
@@ -62,7 +99,7 @@ def refuse_opaque_columns(schema: Schema) -> None:
         if is_opaque(field.field_type):
             name = schema.find_column_name(field.field_id) or field.name
             raise UnsupportedError(
-                f"column {name} is a {field.field_type}: such columns cannot be read or written yet, the others can",
+                f"column {name} is a {field.field_type}: such columns cannot be written yet; they can be read",
                 context={"column": name, "type": str(field.field_type)},
             )
 

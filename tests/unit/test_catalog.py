@@ -6,15 +6,24 @@ import gzip
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable, Table
 
-from floeplan.catalog import DeferredFileIO, load_table, open_catalog
-from floeplan.errors import CorruptMetadataError, UnknownCatalogError, UnknownTableError
+import floeplan as fp
+from floeplan.catalog import DeferredFileIO, load_table, open_catalog, require_writable
+from floeplan.errors import (
+    BadInputError,
+    CorruptMetadataError,
+    UnknownCatalogError,
+    UnknownTableError,
+    UnsupportedError,
+)
 from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.unit
@@ -177,10 +186,55 @@ def test_the_folder_of_a_hadoop_table_is_a_table(events: Table, tmp_path: Path, 
     (metadata / "version-hint.text").write_text("7\n")
     for name in (metadata.parent, f"{metadata.parent}/", metadata.parent.as_uri()):
         table = load_table(name)
-        assert isinstance(table, StaticTable)
+        assert not isinstance(table, StaticTable)
         assert table.location() == f"{tmp_path}/v8"
 
 
-def test_a_folder_without_a_hint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnknownTableError, match=r"has no metadata/version-hint.text"):
+def test_a_folder_without_metadata_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnknownTableError, match=r"has no table metadata"):
         load_table(tmp_path)
+
+
+def test_a_folder_without_a_hint_is_read_with_a_warning(
+    events: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the newest metadata file; those of other catalogs cannot be committed to."""
+    content = Path(events.metadata_location.removeprefix("file://")).read_bytes()
+    metadata = tmp_path / "folder" / "metadata"
+    metadata.mkdir(parents=True)
+    for name in ("00009-a.metadata.json", "00010-b.metadata.json"):
+        (metadata / name).write_bytes(content.replace(events.metadata.location.encode(), name[:5].encode()))
+    table = load_table(metadata.parent)
+    assert table.location() == "00010"
+    assert "has no metadata/version-hint.text: reading 00010-b.metadata.json" in caplog.text
+    with pytest.raises(BadInputError, match="read-only"):
+        require_writable(table)
+    (metadata / "v3.metadata.json").write_bytes(content)
+    require_writable(load_table(metadata.parent))
+
+
+def test_commits_to_a_table_folder(events: Table, tmp_path: Path) -> None:
+    """A version that another writer has taken is a conflict, which is retried on the newer table."""
+    folder = tmp_path / "hadoop"
+    metadata = folder / "metadata"
+    metadata.mkdir(parents=True)
+    content = Path(events.metadata_location.removeprefix("file://")).read_bytes()
+    (metadata / "v1.metadata.json").write_bytes(content)
+    first = load_table(folder)
+    stale = load_table(folder)
+    fp.append(first, ROWS)
+    fp.append(stale, ROWS)
+    assert (metadata / "version-hint.text").read_text() == "3"
+    assert sorted(path.name for path in metadata.glob("*.metadata.json")) == [f"v{n}.metadata.json" for n in (1, 2, 3)]
+    assert fp.plan_scan(load_table(folder)).count() == 3 * len(ROWS)
+    # The newest version is loaded as 2, as by a writer that reads just before another commits.
+    with (
+        patch("floeplan.hadoop_tables.newest_metadata", return_value=f"{metadata}/v2.metadata.json"),
+        pytest.raises(CommitFailedException, match="another writer committed version 3"),
+    ):
+        first.catalog.commit_table(first, (), ())
+    (metadata / "version-hint.text").write_text("1")
+    fp.delete(str(folder), "id = 1")
+    assert (metadata / "v4.metadata.json").exists()
+    with pytest.raises(UnsupportedError, match=r"no write\.metadata\.path"), load_table(folder).transaction() as change:
+        change.set_properties({"write.metadata.path": "elsewhere"})

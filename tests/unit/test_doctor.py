@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+import floeplan as fp
 from floeplan.cli.main import main
 from floeplan.errors import CorruptMetadataError
 from floeplan.maintain import doctor as rules
@@ -17,6 +18,7 @@ from floeplan.maintain.doctor import DoctorResult, Severity, doctor
 from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
+from floeplan.scan.model import ScanOptions
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from tests.support.tables.commits import (
@@ -65,15 +67,22 @@ def test_a_healthy_table_has_no_findings(catalog: SqlCatalog) -> None:
 @pytest.mark.parametrize("version", [2, 3])
 def test_stray_deletes_are_found_and_repaired(catalog: SqlCatalog, version: int) -> None:
     table = with_stray_deletes(catalog, version)
-    with pytest.raises(CorruptMetadataError):
-        read_rows(table)
+    with pytest.raises(CorruptMetadataError, match=r"delete file .* is recorded in another spec or partition"):
+        fp.plan_scan(table)
+    reading_on = ScanOptions(misplaced_deletes=True)
+    applied, some = (
+        sorted(fp.plan_scan(table, where, options=reading_on).to_arrow()["id"].to_pylist())
+        for where in (None, "part = 'a' AND id >= 0")
+    )
+    assert len(applied) == 36
     found = doctor(table)
     (stray,) = (finding for finding in found.findings if finding.kind == "stray-deletes")
     assert (stray.severity, stray.spec_id, stray.files, found.healthy) == (Severity.ERROR, 0, 3, False)
     result = doctor(table, repair=True, commit=patient())
     assert result.repaired is not None
     assert (result.repaired.delete_files, result.healthy) == (3, True)
-    assert len(read_rows(table)) == 36
+    assert sorted(fp.plan_scan(reloaded(table)).to_arrow()["id"].to_pylist()) == applied
+    assert sorted(fp.plan_scan(reloaded(table), "part = 'a'").to_arrow()["id"].to_pylist()) == some
     again = doctor(reloaded(table), repair=True, commit=patient())
     assert again.repaired is not None
     assert again.repaired.snapshot_id is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,8 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Stru
 
 from floeplan.errors import CorruptFileError, CorruptMetadataError, UnsupportedError
 from floeplan.predicate.stats import TriState
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.tables.layouts import Files, Layout
@@ -255,3 +258,21 @@ def test_row_groups_that_prove_the_predicate_need_no_evaluation(files: Files) ->
     (file,) = plan.files
     assert (file.row_groups, file.tri_state, str(file.residual)) == ((2,), TriState.TRUE, "true")
     assert plan.count() == 2
+
+
+def test_tables_with_some_encrypted_files_are_used_where_those_are_not_touched(files: Files) -> None:
+    """Encrypted data and delete files are named when they are needed, and only then."""
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"), spec_id=0)
+    open_file = files.data([{"id": 1, "name": "a"}], SCHEMA, **{"partition.1000": "a"})
+    secret = files.data([{"id": 2, "name": "b"}], SCHEMA, key_metadata=b"k", **{"partition.1000": "b"})
+    deleted = files.data([{"id": 3, "name": "c"}], SCHEMA, **{"partition.1000": "c"})
+    delete = files.positions([(deleted, 0)], key_metadata=b"k", **{"partition.1000": "c"})
+    table = files.table(Layout(SCHEMA, (spec,)))
+    assert ids(table, "name = 'a'") == [1]
+    with pytest.raises(UnsupportedError, match=f"data file {secret} is encrypted"):
+        plan_scan(table, "name < 'c'").to_arrow()
+    with pytest.raises(UnsupportedError, match=f"delete file {delete} is encrypted"):
+        plan_scan(table, "name = 'c'").to_arrow()
+    planned = RewriteDataFilesPlanner(table, RewriteOptions(rewrite_all=True), cache=False).plan()
+    assert [file.path for file in planned.files.take(np.concatenate([g.rows for g in planned.groups]))] == [open_file]
+    assert planned.skipped == {"encrypted": 1, "unreadable-deletes": 1}

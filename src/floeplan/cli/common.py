@@ -188,15 +188,10 @@ def writable_table(name: str, catalog: str | None) -> Table:
     Raises:
         BadInputError: The name is the path of a metadata file, through which nothing can be committed.
     """
-    from pyiceberg.table import StaticTable
-
-    from floeplan.catalog import load_table
+    from floeplan.catalog import load_table, require_writable
 
     table = load_table(name, catalog)
-    if isinstance(table, StaticTable):
-        raise BadInputError(
-            f"{name} is a metadata file, which is read-only; name the table as namespace.name", context={"table": name}
-        )
+    require_writable(table)
     return table
 
 

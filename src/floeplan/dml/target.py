@@ -16,11 +16,11 @@ from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
-from pyiceberg.table import StaticTable, Table
+from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from floeplan.catalog import load_table, refreshed
+from floeplan.catalog import load_table, refreshed, require_writable
 from floeplan.errors import BadInputError, InvalidOptionError, UnknownSnapshotError
 from floeplan.transaction.change import IsolationLevel
 from floeplan.write.target import other_format
@@ -93,11 +93,7 @@ def resolve(
 ) -> DmlTarget:
     """Load the newest table and resolve branch, mode and isolation level."""
     found = load_table(table, catalog)
-    if isinstance(found, StaticTable):
-        raise BadInputError(
-            "a table opened by its metadata file is read-only; name it as namespace.name in its catalog",
-            context={"table": found.metadata_location},
-        )
+    require_writable(found)
     found = refreshed(found)
     name = branch or MAIN_BRANCH
     ref = found.metadata.refs.get(name)

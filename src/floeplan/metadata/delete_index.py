@@ -104,11 +104,15 @@ _Pairs: TypeAlias = tuple[Ints, Ints]
 """Rows of data files and, for each, the row of a delete file."""
 
 
-def match_deletes(data: DataFiles, deletes: DeleteFiles) -> DeleteMatches:
-    """Match every delete file with the data files it applies to."""
+def match_deletes(data: DataFiles, deletes: DeleteFiles, *, misplaced: bool = False) -> DeleteMatches:
+    """Match every delete file with the data files it applies to.
+
+    With ``misplaced``, deletes that name a data file of another partition apply to it; otherwise they are an error, as
+    in Iceberg since apache/iceberg#16957.
+    """
     if not len(deletes.kind) or not len(data.sequence):
         return DeleteMatches.none(len(data.sequence))
-    vectors = _by_path(data, deletes, DeleteKind.VECTOR)
+    vectors = _by_path(data, deletes, DeleteKind.VECTOR, misplaced)
     files, counts = np.unique(vectors[0], return_counts=True)
     if (counts > 1).any():
         path = data.path[files[np.argmax(counts > 1)]].as_py()
@@ -123,7 +127,7 @@ def match_deletes(data: DataFiles, deletes: DeleteFiles) -> DeleteMatches:
     replaced = np.zeros(len(data.sequence), dtype=np.bool_)
     replaced[vectors[0]] = True
     positions = _join(
-        _by_path(data, deletes, DeleteKind.POSITION_FILE),
+        _by_path(data, deletes, DeleteKind.POSITION_FILE, misplaced),
         _by_partition(data, deletes, DeleteKind.POSITION_PARTITION, strictly_newer=False),
     )
     positions = _select(positions, ~replaced[positions[0]])
@@ -162,7 +166,7 @@ def _by_partition(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, *, st
     return data_rows, rows[order[start[data_rows] + within]]
 
 
-def _by_path(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind) -> _Pairs:
+def _by_path(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, misplaced: bool) -> _Pairs:
     """Pairs in which the delete names the path of the data file and is not older than it."""
     rows = np.flatnonzero(deletes.kind == kind)
     if not len(rows):
@@ -172,11 +176,12 @@ def _by_path(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind) -> _Pairs:
     rows = rows[present]
     data_rows = integers(found.drop_null())
     wrong = np.flatnonzero(data.partition[data_rows] != deletes.partition[rows])
-    if len(wrong):
+    if len(wrong) and not misplaced:
         data_path, delete_path = data.path[data_rows[wrong[0]]].as_py(), deletes.path[rows[wrong[0]]].as_py()
         raise CorruptMetadataError(
             f"delete file {delete_path} is recorded in another spec or partition than its data file {data_path}; "
-            f"{len(wrong)} such delete file(s): floeplan doctor --repair moves them to their data files' partitions",
+            f"{len(wrong)} such delete file(s): floeplan doctor --repair moves them to their data files' partitions, "
+            "and --misplaced-deletes reads on",
             context={"delete_file": delete_path, "data_file": data_path, "delete_files": len(wrong)},
         )
     if kind is DeleteKind.VECTOR:

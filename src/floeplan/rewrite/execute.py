@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import StaticTable, Table
+from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from floeplan.catalog import load_table, refreshed
-from floeplan.errors import BadInputError, FloeplanError
+from floeplan.catalog import load_table, refreshed, require_writable
+from floeplan.errors import FloeplanError
 from floeplan.predicate.compile import PredicateSource
 from floeplan.rewrite.commit_groups import CommitManager, CommittedGroups
 from floeplan.rewrite.plan.equality_writers import refuse_live_writers
@@ -130,11 +130,7 @@ def run_rewrite(
 ) -> RewriteResult:
     """As ``rewrite_data_files``, with ``RewriteOptions``; skips files of ``leave_specs``."""
     found = load_table(table)
-    if isinstance(found, StaticTable):
-        raise BadInputError(
-            "a table opened by its metadata file is read-only; name it as namespace.name in its catalog",
-            context={"table": found.metadata_location},
-        )
+    require_writable(found)
     planner = RewriteDataFilesPlanner(refreshed(found), options, ref=branch, cache=cache, leave_specs=leave_specs)
     planned = planner.plan_with_stats()
     if not options.allow_late_equality_deletes:

@@ -25,7 +25,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyroaring import BitMap64
 
-from floeplan.errors import CorruptFileError
+from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.formats.files import ParquetFile, open_stored
 from floeplan.formats.stored import StoredFile
 from floeplan.metadata.delete_index import DeleteKind
@@ -64,6 +64,7 @@ class DeleteFileReader:
 
     def positions(self, delete: DeleteScan, data_path: str) -> Positions:
         """The rows of a data file that a position delete or a deletion vector removes, sorted."""
+        _refuse_encrypted(delete)
         if delete.kind is DeleteKind.VECTOR:
             blob = ("vector", delete.path, delete.content_offset)
             positions: Positions = self._once(blob, lambda: self._vector(delete))
@@ -80,6 +81,7 @@ class DeleteFileReader:
 
     def keys(self, delete: DeleteScan, schemas: tuple[Schema, ...]) -> pa.Table:
         """The keys an equality delete removes, one column per schema of one column each."""
+        _refuse_encrypted(delete)
 
         def read() -> pa.Table:
             stored = _all_rows(self._open(delete, delete.equality_ids), delete.equality_ids)
@@ -140,6 +142,13 @@ class DeleteFileReader:
                 f"delete file {delete.path} has no column with field id {missing[0]}", context={"file": delete.path}
             )
         return file
+
+
+def _refuse_encrypted(delete: DeleteScan) -> None:
+    if delete.encrypted:
+        raise UnsupportedError(
+            f"delete file {delete.path} is encrypted; encrypted files are not read", context={"file": delete.path}
+        )
 
 
 def _holds_only(footer: ParquetFooter, path: str) -> bool:

@@ -47,7 +47,7 @@ _STORED = {
 """Attributes of a file that are columns of manifest entries."""
 _STATES = tuple(TriState)
 Described = TypeVar("Described")
-_DELETE_COLUMNS = (*_STORED.values(), "equality_ids", "content_offset", "content_size_in_bytes")
+_DELETE_COLUMNS = (*_STORED.values(), "equality_ids", "content_offset", "content_size_in_bytes", "key_metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class DeleteScan:
     equality_ids: tuple[int, ...]
     content_offset: int | None
     content_size: int | None
+    encrypted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -333,6 +334,7 @@ def _delete(kind: np.int8, entry: Mapping[str, Any]) -> DeleteScan:
         equality_ids=tuple(entry.get("equality_ids") or ()),
         content_offset=entry.get("content_offset"),
         content_size=entry.get("content_size_in_bytes"),
+        encrypted=entry.get("key_metadata") is not None,
     )
 
 
@@ -390,6 +392,10 @@ class ScanOptions:
     """Plan from this root manifest of the snapshot (see ``floeplan entries``) instead of from its manifests."""
     recover: bool = False
     """Count the files of other specs whose partition under the default spec is provable from their bounds."""
+    misplaced_deletes: bool = False
+    """Apply position deletes and deletion vectors that are recorded in another partition than their data file instead
+    of refusing the table; see ``floeplan doctor --repair``.
+    """
     planning: DistributedPlanning | None = None
     """Evaluates the entries of many manifests, such as ``floeplan.spark.planning.SparkPlanning``."""
     report: bool | ReportStore = True

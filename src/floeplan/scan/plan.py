@@ -263,12 +263,13 @@ class _Planner:
             self.warnings.append(PlanWarning("short-manifest-list", truncated.message, truncated.to_dict()))
         keep = self._pass_manifests()
         # Deletes come before data files: the bounds of their equality keys must be read from data entries too.
-        deletes = self.reader.deletes(keep)
+        misplaced = self.options.misplaced_deletes
+        deletes = self.reader.deletes(np.ones_like(keep) if misplaced else keep)
         kept = self._pass_entries(keep, deletes)
         opened: dict[int, RowGroups] = {}
         if self.options.footers and self.compiled.predicate != TRUE:
             kept, opened = self._pass_footers(kept)
-        files = planned_files(self.target, self.predicate, kept, deletes, opened)
+        files = planned_files(self.target, self.predicate, kept, deletes, opened, misplaced=misplaced)
         elapsed = _milliseconds_since(started)
         totals = Totals(
             target=self.target,
@@ -369,7 +370,13 @@ def _milliseconds_since(clock: float) -> float:
 
 
 def planned_files(
-    target: ScanTarget, predicate: Predicate, kept: EvaluatedFiles, deletes: ScanDeletes, opened: dict[int, RowGroups]
+    target: ScanTarget,
+    predicate: Predicate,
+    kept: EvaluatedFiles,
+    deletes: ScanDeletes,
+    opened: dict[int, RowGroups],
+    *,
+    misplaced: bool = False,
 ) -> PlannedFiles:
     """The kept files with their residuals and the deletes that apply to them."""
     residuals, codes = kept.residuals(predicate.expr)
@@ -381,7 +388,7 @@ def planned_files(
         residual_of=codes,
         deletes=deletes.entries,
         delete_kinds=deletes.kinds,
-        matches=match(kept.entries, deletes, predicate.union, sources),
+        matches=match(kept.entries, deletes, predicate.union, sources, misplaced=misplaced),
         row_groups=opened,
         names=PartitionNames(predicate.union, kept.entries.partition_types),
     )

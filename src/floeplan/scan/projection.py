@@ -18,14 +18,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType
 
-from floeplan.errors import CorruptFileError
+from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.metadata.manifests.entries import partition_column
-from floeplan.opaque_types import refuse_opaque_columns
+from floeplan.opaque_types import as_stored_field, is_opaque, is_variant
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value, value_json
-from floeplan.schemas import FIELD_ID
+from floeplan.schemas import FIELD_ID, fields_by_id
 
 MAX_KNOWN_SCHEMAS = 64
 
@@ -43,12 +43,34 @@ def arrow_schema(schema: Schema) -> pa.Schema:
         return made
     from pyiceberg.io.pyarrow import schema_to_pyarrow  # imported late: slow, and plans do not need it
 
-    refuse_opaque_columns(schema)
-    made = schema_to_pyarrow(schema)
+    if any(is_opaque(field.field_type) for field in fields_by_id(schema).values()):
+        binary = schema_to_pyarrow(Schema(*map(as_stored_field, schema.fields)))
+        made = pa.schema([_with_variants(one, field) for one, field in zip(schema.fields, binary, strict=True)])
+    else:
+        made = schema_to_pyarrow(schema)
     if len(_KNOWN_SCHEMAS) >= MAX_KNOWN_SCHEMAS:
         _KNOWN_SCHEMAS.clear()
     _KNOWN_SCHEMAS[id(schema)] = schema, made
     return made
+
+
+VARIANT = pa.struct([pa.field("metadata", pa.large_binary(), False), pa.field("value", pa.large_binary(), False)])
+"""The two encoded parts of a variant."""
+
+
+def _with_variants(wanted: NestedField, field: pa.Field) -> pa.Field:
+    """An Arrow field with binary in place of variants, and here with their parts."""
+    type_ = field.type
+    match wanted.field_type:
+        case StructType(fields=fields):
+            type_ = pa.struct([_with_variants(child, made) for child, made in zip(fields, type_, strict=True)])
+        case ListType(element_field=element):
+            type_ = pa.large_list(_with_variants(element, type_.value_field))
+        case MapType(key_field=key, value_field=value):
+            type_ = pa.map_(_with_variants(key, type_.key_field), _with_variants(value, type_.item_field))
+        case one if is_variant(one):
+            type_ = VARIANT
+    return field.with_type(type_)
 
 
 def project(
@@ -116,8 +138,12 @@ def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str
             keys = _project(array.keys, key, type_.key_type, path)
             items = _project(array.items, value, type_.item_type, path)
             return pa.MapArray.from_arrays(array.offsets, keys, items, type=type_, mask=_nulls(array))
+    if is_variant(wanted.field_type):
+        return _variant(array, wanted, path)
     if array.type == type_:
         return array
+    if is_opaque(wanted.field_type) and isinstance(array, pa.ExtensionArray):  # where GeoArrow is installed
+        array = array.storage
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
     try:
@@ -127,6 +153,20 @@ def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str
             f"column {wanted.name} of {path} cannot be read as {wanted.field_type}: {error}",
             context={"file": path, "column": wanted.name, "field_id": wanted.field_id},
         ) from error
+
+
+def _variant(array: pa.Array, wanted: NestedField, path: str) -> pa.Array:
+    """The parts of a variant; one that is shredded has more."""
+    stored = array.storage if isinstance(array, pa.ExtensionArray) else array
+    names = {field.name for field in stored.type} if pa.types.is_struct(stored.type) else set()
+    if names != {"metadata", "value"}:
+        raise UnsupportedError(
+            f"column {wanted.name} of {path} is a shredded variant, which is not read; the other columns can be",
+            context={"file": path, "column": wanted.name},
+        )
+    parts = [pc.struct_field(stored, [name]).cast(pa.large_binary()) for name in ("metadata", "value")]
+    parts = [pc.fill_null(part, b"") for part in parts]  # required, even where the variant is null
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=_nulls(stored))
 
 
 def _rebased(array: pa.Array) -> pa.Array:

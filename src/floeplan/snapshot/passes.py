@@ -221,7 +221,14 @@ class ScanDeletes:
         return frozenset(field_id for keys in set(self.equality_ids) for field_id in keys)
 
 
-def match(data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, sources: SourceTypes) -> DeleteMatches:
+def match(
+    data: EntriesTable,
+    deletes: ScanDeletes,
+    union: UnionPartitionType,
+    sources: SourceTypes,
+    *,
+    misplaced: bool = False,
+) -> DeleteMatches:
     """Match delete files with the data files they apply to; equality keys may be columns that were dropped since."""
     if not len(deletes.entries) or not len(data):
         return DeleteMatches.none(len(data))
@@ -238,6 +245,7 @@ def match(data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, s
             equality_ids=deletes.equality_ids,
             stats=file_stats(deletes.entries, columns).columns,
         ),
+        misplaced=misplaced,
     )
 
 

@@ -32,13 +32,12 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
     WaitingForLockException,
 )
-from pyiceberg.table import StaticTable, Table
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate, ValidatableTableRequirement
 
-from floeplan.catalog import set_rest_timeouts
+from floeplan.catalog import require_writable, set_rest_timeouts
 from floeplan.errors import (
-    BadInputError,
     CommitConflictError,
     CommitError,
     CommitStateUnknownError,
@@ -47,6 +46,7 @@ from floeplan.errors import (
     InvalidOptionError,
     UnknownTableError,
 )
+from floeplan.hadoop_tables import FolderCatalog
 from floeplan.metadata.files import TableFiles
 from floeplan.text import parse_count, reason
 from floeplan.transaction.metadata_json import writable_metadata
@@ -178,11 +178,7 @@ class CatalogCommit:
     """Commits of this process, by which the program reports whether an interrupted command committed anything."""
 
     def __init__(self, table: Table, update: PendingUpdate, options: CommitOptions) -> None:
-        if isinstance(table, StaticTable):
-            raise BadInputError(
-                f"{table.metadata_location} is a metadata file, which is read-only; name the table as namespace.name",
-                context={"table": table.metadata_location},
-            )
+        require_writable(table)
         set_rest_timeouts(table.catalog)
         self.newest = self._planned = table
         self._name = ".".join(table.name())
@@ -266,7 +262,7 @@ class CatalogCommit:
         CatalogCommit.completed += 1
         metadata, location = response.metadata, response.metadata_location
         self.newest = Table(current.name(), metadata, location, current.io, current.catalog, current.config)
-        if self._options.clean and isinstance(current.catalog, MetastoreCatalog):
+        if self._options.clean and isinstance(current.catalog, MetastoreCatalog | FolderCatalog):
             _remove_old_metadata(current.metadata, self.newest)
         return None
 

@@ -19,6 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnknownColumnError
+from floeplan.opaque_types import refuse_opaque_columns
 from floeplan.predicate.rows.arrow_columns import decoded
 from floeplan.scan.projection import arrow_schema, field_id
 from floeplan.schemas import FIELD_ID
@@ -44,6 +45,7 @@ def conform(rows: Rows, schema: Schema, *, lineage: bool = False) -> pa.Table:
         TypeMismatchError: A column's type cannot be widened to the schema's, or a value does not fit.
         BadInputError: A required column is missing, or has nulls.
     """
+    refuse_opaque_columns(schema)
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     target = arrow_schema(schema)
     lineage_fields = [field for field in LINEAGE if lineage and field.name in table.schema.names]

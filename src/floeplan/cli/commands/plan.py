@@ -34,6 +34,12 @@ ExplainOption = Annotated[
 NoFootersOption = Annotated[bool, typer.Option("--no-footers", help="Plan from manifests only; open no data file.")]
 PageIndexOption = Annotated[bool, typer.Option("--page-index", help="Also prune pages within row groups.")]
 BloomOption = Annotated[bool, typer.Option("--bloom", help="Also use bloom filters.")]
+MisplacedOption = Annotated[
+    bool,
+    typer.Option(
+        "--misplaced-deletes", help="Apply deletes that are recorded in another partition than their data file."
+    ),
+]
 RootOption = Annotated[
     str | None, typer.Option("--root", metavar="FILE", help="Plan from a root manifest written by 'floeplan entries'.")
 ]
@@ -71,6 +77,7 @@ def plan(
     case_insensitive: common.CaseOption = False,
     no_cache: common.NoCacheOption = False,
     no_report: common.NoReportOption = False,
+    misplaced_deletes: MisplacedOption = False,
     root: RootOption = None,
     spark: PlanSparkOption = None,
     catalog: common.CatalogOption = None,
@@ -101,6 +108,7 @@ def plan(
         recover=len(loaded.metadata.partition_specs) > 1,
         planning=planning,
         report=not no_report,
+        misplaced_deletes=misplaced_deletes,
     )
     planned = plan_scan(
         loaded,
@@ -180,6 +188,7 @@ def scan(
     case_insensitive: common.CaseOption = False,
     no_cache: common.NoCacheOption = False,
     no_report: common.NoReportOption = False,
+    misplaced_deletes: MisplacedOption = False,
     spark: common.SparkOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
@@ -202,7 +211,9 @@ def scan(
         ref=ref,
         timestamp_ms=common.timestamp_ms(as_of),
         case_sensitive=not case_insensitive,
-        options=ScanOptions(page_index=True, cache=not no_cache, report=not no_report),
+        options=ScanOptions(
+            page_index=True, cache=not no_cache, report=not no_report, misplaced_deletes=misplaced_deletes
+        ),
     )
     written = format_ is not None or output is not None
     shown = limit if json or written or limit is not None else _SHOWN_ROWS + 1
