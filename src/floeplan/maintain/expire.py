@@ -121,7 +121,9 @@ def expire_snapshots(
     """
     loaded = load_table(table, catalog)
     if retain_last is not None and retain_last < 1:
-        raise InvalidOptionError("at least one snapshot must be retained", context={"retain_last": retain_last})
+        raise InvalidOptionError(
+            f"retain_last is {retain_last} but must be at least 1", context={"retain_last": retain_last}
+        )
     refuse_shared_files(loaded.metadata, "expire snapshots")
     now = int(time.time() * 1000) if now_ms is None else now_ms
     if older_than is not None:
