@@ -17,7 +17,8 @@ help: ## list the targets
 setup: ## create ./.venv with all dependencies (and install missing system packages)
 	@INSTALLER=$(INSTALLER) scripts/setup.sh
 
-demo: setup ## plan, delete from and rewrite an evolved table, and explain the output
+demo: ## plan, delete from and rewrite an evolved table, and explain the output
+	@INSTALLER=$(INSTALLER) scripts/setup.sh run
 	@$(BIN)/floeplan demo
 
 test: setup ## run the tests in three processes, without the long tail of the matrices (ARGS='-m unit' selects tests, in one process)

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Create ./.venv: missing system packages, the Python packages of requirements.lock by hash, Floeplan itself with its
 # compiled kernels, and the jars that the tests need. Each step records the hash of its inputs and is skipped while they
-# are unchanged.
+# are unchanged. `setup.sh run` makes only what running Floeplan takes: no services, jars or browser of the tests, and it
+# needs root only if Java, Python or a compiler is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export FLOEPLAN_REQUIRE_KERNELS=1  # a kernel that does not compile fails the set-up
 
 INSTALLER=${INSTALLER:-uv}
+PURPOSE=${1:-develop}
 VENV=.venv
 STAMPS=$VENV/.stamps
 
@@ -143,9 +145,13 @@ if [ ! -e "$VENV/bin/python" ]; then
     say "creating $VENV with $($python --version)"
     "$python" -m venv "$VENV"
 fi
-has_services || service_packages
 python_packages
 floeplan
+if [ "$PURPOSE" = run ]; then
+    say "ready: $VENV/bin/floeplan"
+    exit
+fi
+has_services || service_packages
 "$VENV/bin/python" scripts/fetch_jars.py
 "$VENV/bin/python" scripts/share_classes.py
 ! has_services || "$VENV/bin/python" scripts/fetch_rest_catalog.py ||

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from floeplan.spark.incremental import incremental
     from floeplan.spark.metadata_tables import metadata_table
     from floeplan.spark.read.reader import ReadOptions, ReadPlan, plan_read, read
+    from floeplan.sql_text.create import create_table
     from floeplan.sql_text.run import sql
     from floeplan.tasks.shipping import ship
     from floeplan.transaction.evolve_spec import EvolveResult
@@ -66,6 +67,7 @@ __all__ = [
     "Why",
     "append",
     "compile_predicate",
+    "create_table",
     "delete",
     "doctor",
     "expire_snapshots",
@@ -117,6 +119,7 @@ _HOMES = {
     "Why": "floeplan.scan.why",
     "append": "floeplan.dml.append",
     "compile_predicate": "floeplan.predicate.compile",
+    "create_table": "floeplan.sql_text.create",
     "delete": "floeplan.dml.delete_update",
     "doctor": "floeplan.maintain.doctor",
     "expire_snapshots": "floeplan.maintain.expire",

@@ -297,6 +297,11 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
             if is_writable(path):
                 return _checked(FolderCatalog(location.rstrip("/"), properties).load_table(location))
         local = path.removeprefix("file:").removeprefix("//")
+        if os.path.isdir(local):
+            message = (
+                f"{location} is a folder, and a metadata file is expected; name a file, or the folder of the table"
+            )
+            raise UnknownTableError(message, context={"table": location})
         table = _local_table(local, path, properties) if os.path.isfile(local) else None
         return _checked(table or StaticTable.from_metadata(path, properties))
     except FileNotFoundError as error:

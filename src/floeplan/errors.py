@@ -18,6 +18,7 @@
     ├── UnsupportedError           unsupported            exit 1
     ├── EvaluationError            evaluation-failed      exit 1   the expression fails on a value of a row
     ├── StrictModeError            strict-mode            exit 4   a filter cannot be evaluated and fail-open is off
+    ├── OperationInterruptedError  interrupted            exit 130 retryable; what was committed stays
     └── CommitError                commit-failed          exit 1
         ├── CommitConflictError    commit-conflict        exit 3   retryable; the table is as the other writer left it
         └── CommitStateUnknownError commit-state-unknown  exit 1   it may be committed: delete no files

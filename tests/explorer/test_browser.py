@@ -257,3 +257,27 @@ def test_a_catalog_of_many_tables_lets_one_choose(quiet: Page, tmp_path: Path, m
         quiet.get_by_role("button", name="db.others").click()
         expect(quiet.get_by_label("Table", exact=True)).to_have_value("db.others")
         expect(quiet.locator(".ask .status")).to_contain_text("5 files of 5")
+
+
+def test_switching_tables_while_one_is_loaded_shows_the_last(
+    quiet: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documents of the first table arrive after the second was chosen; ``quiet`` fails on uncaught errors."""
+    monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path))
+    (tmp_path / "warehouse").mkdir()
+    for name in ("db.events", "db.others"):
+        two_spec_table(tmp_path, name)
+    with serving(ExplorerService(None, None, False, None, TOKEN)) as running:
+        held = []
+        quiet.route("**/api/map?table=db.events*", held.append)
+        quiet.goto(f"{running.url}?table=db.events")
+        choice = quiet.get_by_label("Table", exact=True)
+        expect(choice).to_have_value("db.events")
+        quiet.route("**/api/overview?table=db.others*", held.append)
+        choice.select_option("db.others")
+        while len(held) < 2:
+            quiet.wait_for_timeout(10)
+        for route in held:
+            route.continue_()
+        expect(quiet.locator("#foot")).to_contain_text("db/others")
+        expect(quiet.locator(".ask .status")).to_contain_text("5 files of 5")

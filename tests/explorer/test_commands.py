@@ -91,3 +91,23 @@ def test_serve_prints_its_url_and_ends_on_an_interrupt(home: Path) -> None:
             assert json.loads(response.read())["tables"] == document["tables"] == [NAME]
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+
+
+def test_serve_opens_the_browser_and_warns_of_other_machines(home: Path, tmp_path: Path) -> None:
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    os.mkfifo(opened)
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    command = [sys.executable, "-m", "floeplan.cli", "serve", NAME, "--port", "0", "--json", "--open"]
+    arguments = [*command, "--host", "0.0.0.0"]
+    environment = os.environ | {"BROWSER": str(browser)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(arguments, env=environment, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = json.loads(process.stdout.readline())["url"]
+        assert "?token=" in url
+        assert opened.read_text().strip() == url
+        assert "warning: other machines can reach" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0

@@ -252,3 +252,14 @@ def test_tables_of_all_namespaces_are_listed(home: Path) -> None:
     service = ExplorerService(None, None, False, None, TOKEN)
     assert service.tables() == [NAME]
     catalog.close()
+
+
+def test_on_another_address_every_document_needs_the_token(home: Path) -> None:
+    service = ExplorerService(None, None, False, None, TOKEN)
+    with serving(service, host="0.0.0.0") as running:
+        call = Caller(running)
+        assert running.page_url.endswith(f"?token={TOKEN}")
+        assert call("GET", "/")[0] == 200
+        assert call.get("session")[0] == 403
+        status, document = call("GET", "/api/session", {TOKEN_HEADER: TOKEN, "Host": "example.org"})
+        assert (status, document["tables"]) == (200, [NAME])

@@ -84,9 +84,9 @@ TOKEN = "token-of-the-test"
 
 
 @contextmanager
-def serving(service: ExplorerService) -> Iterator[ExplorerServer]:
+def serving(service: ExplorerService, host: str = "127.0.0.1") -> Iterator[ExplorerServer]:
     """Run a server in a thread until the block ends."""
-    with ExplorerServer(service, 0) as server:
+    with ExplorerServer(service, 0, host) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

@@ -68,7 +68,7 @@ def test_syntax_errors_have_a_place(sql: str, position: int) -> None:
     with pytest.raises(PredicateSyntaxError) as caught:
         compile_predicate(sql, SCHEMA)
     error = caught.value
-    assert error.context["position"] == position
+    assert error.context["position"] == position + 1
     assert f"at position {position + 1}" in error.message
     assert "\n" not in error.message
     line, caret = str(error.context["snippet"]).split("\n")
@@ -150,7 +150,7 @@ def test_an_error_names_its_piece() -> None:
     with pytest.raises(TypeMismatchError) as caught:
         compile_predicate("i = 1 AND b = 5", SCHEMA)
     assert caught.value.context["text"] == "b = 5"
-    assert caught.value.context["position"] == 10
+    assert caught.value.context["position"] == 11
 
 
 def test_ten_thousand_values_and_a_thousand_alternatives_stay_flat() -> None:

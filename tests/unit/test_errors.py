@@ -19,6 +19,7 @@ from floeplan.errors import (
     CommitStateUnknownError,
     CorruptFileError,
     FloeplanError,
+    OperationInterruptedError,
     StrictModeError,
     UnknownColumnError,
 )
@@ -33,7 +34,7 @@ def test_every_error_derives_from_the_base_and_is_drawn_in_the_docstring(cls: ty
     assert issubclass(cls, FloeplanError)
     line = next(line for line in (errors.__doc__ or "").splitlines() if re.search(rf"\b{cls.__name__}\b", line))
     assert cls.default_kind in line
-    exit_codes = [int(code) for code in re.findall(r"exit (\d)", line)]
+    exit_codes = [int(code) for code in re.findall(r"exit (\d+)", line)]
     assert exit_codes in ([], [cls.exit_code])
 
 
@@ -50,8 +51,8 @@ def test_exit_codes_are_those_of_the_contract() -> None:
     assert StrictModeError.exit_code == 4
 
 
-def test_only_the_conflict_is_retryable_and_an_unknown_failure_cleans_nothing() -> None:
-    assert [cls for cls in ALL_ERRORS if cls("x").retryable] == [CommitConflictError]
+def test_only_conflicts_and_interrupts_are_retryable_and_an_unknown_failure_cleans_nothing() -> None:
+    assert {cls for cls in ALL_ERRORS if cls("x").retryable} == {CommitConflictError, OperationInterruptedError}
     assert not FloeplanError("x").safe_to_clean
     assert CommitError("x").safe_to_clean
     assert not CommitStateUnknownError("x").safe_to_clean

@@ -24,7 +24,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from floeplan.cli import completion
-from floeplan.errors import BadInputError, InvalidOptionError
+from floeplan.errors import InvalidOptionError
 from floeplan.text import document_text, without_secrets
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import socket
 import threading
 import time
 from collections import OrderedDict
@@ -31,7 +32,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from pyiceberg.table import Table
 
 from floeplan.audit.reports import check_reports
-from floeplan.catalog import list_tables, load_table
+from floeplan.catalog import list_tables, load_table, open_catalog
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownTableError
 from floeplan.explorer.documents import (
     MOST_FILES,
@@ -56,6 +57,7 @@ from floeplan.rewrite.strategies.registry import strategy_names
 from floeplan.text import parse_count
 
 ADDRESS = "127.0.0.1"
+_EVERY_INTERFACE = ("", "0.0.0.0", "::")
 TOKEN_HEADER = "X-Floeplan-Token"
 MOST_BODY_BYTES = 64 * 1024
 MOST_PARAMETERS = 20
@@ -252,14 +254,24 @@ class RefusedError(Exception):
 
 
 class ExplorerServer(ThreadingHTTPServer):
-    """Serves the explorer on 127.0.0.1; port 0 picks a free port."""
+    """Serves the explorer on 127.0.0.1; port 0 picks a free port.
+
+    On another address every document needs the session token, because other machines can reach it.
+    """
 
     daemon_threads = True
 
-    def __init__(self, service: ExplorerService, port: int) -> None:
-        super().__init__((ADDRESS, port), _Handler)
-        self.service = service
+    def __init__(self, service: ExplorerService, port: int, host: str = ADDRESS) -> None:
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+        self.service, self.host = service, host
         self.assets = asset_paths()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host in (ADDRESS, "localhost", "::1")
 
     @property
     def port(self) -> int:
@@ -269,17 +281,22 @@ class ExplorerServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """The base URL."""
-        return f"http://{ADDRESS}:{self.port}/"
+        # An address that means every interface is reached by the name of the machine.
+        name = socket.gethostname() if self.host in _EVERY_INTERFACE else self.host
+        return f"http://[{name}]:{self.port}/" if ":" in name else f"http://{name}:{self.port}/"
 
     @property
     def page_url(self) -> str:
         """The URL to open in a browser; with the session token where writes are allowed."""
-        return f"{self.url}?token={self.service.token}" if self.service.allow_writes else self.url
+        needed = self.service.allow_writes or not self.is_local
+        return f"{self.url}?token={self.service.token}" if needed else self.url
 
     @property
-    def hosts(self) -> frozenset[str]:
-        """The accepted values of ``Host``."""
-        return frozenset(f"{name}:{self.port}" for name in (ADDRESS, "localhost"))
+    def hosts(self) -> frozenset[str] | None:
+        """The accepted values of ``Host``; ``None`` accepts any, where the token protects the documents."""
+        if not self.is_local:
+            return None
+        return frozenset(f"{name}:{self.port}" for name in (ADDRESS, "localhost", "[::1]"))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -298,7 +315,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, respond: Callable[[SplitResult], None]) -> None:
         try:
-            if self.headers.get("Host") not in self.server.hosts:
+            if self.server.hosts is not None and self.headers.get("Host") not in self.server.hosts:
                 message = f"this explorer is served at {self.server.url} only"
                 raise RefusedError(HTTPStatus.FORBIDDEN, "wrong-host", message)
             if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -323,6 +340,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _get(self, url: SplitResult) -> None:
         if url.path.startswith(_API):
+            if not self.server.is_local:
+                self._check_token()
             try:
                 parameters = dict(parse_qsl(url.query, keep_blank_values=True, max_num_fields=MOST_PARAMETERS))
             except ValueError as error:
@@ -340,17 +359,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, TYPES[path.suffix], path.read_text(encoding="utf-8"))
 
     def _post(self, url: SplitResult) -> None:
-        if self.headers.get("Origin") not in {f"http://{host}" for host in self.server.hosts}:
+        hosts = self.server.hosts or {self.headers.get("Host")}
+        if self.headers.get("Origin") not in {f"http://{host}" for host in hosts}:
             message = "writes are accepted from this explorer's pages only"
             raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", message)
         if self.headers.get_content_type() != "application/json":
             message = "the content type must be application/json"
             raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not-json", message)
+        self._check_token()
+        document = self.server.service.write(url.path.removeprefix(_API), self._body())
+        self._send(HTTPStatus.OK, _JSON, to_json(document))
+
+    def _check_token(self) -> None:
         if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.service.token.encode()):
             message = "session token is missing or stale; open the URL that floeplan serve printed"
             raise RefusedError(HTTPStatus.FORBIDDEN, "wrong-token", message)
-        document = self.server.service.write(url.path.removeprefix(_API), self._body())
-        self._send(HTTPStatus.OK, _JSON, to_json(document))
 
     def _body(self) -> Mapping[str, str]:
         size = parse_count(self.headers.get("Content-Length"))

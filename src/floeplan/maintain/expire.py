@@ -41,7 +41,7 @@ from floeplan.catalog import load_table
 from floeplan.display import Displayed
 from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
 from floeplan.metadata.files import TableFiles, TableLocations
-from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.manifests.entries import Content, EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, concat_manifest_lists
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
@@ -62,8 +62,11 @@ class ExpireResult(Displayed):
         expired: Ids of the expired snapshots.
         refs_removed: Branches and tags that expired.
         data_files: Data and delete files that were removed.
+        position_delete_files: Those of them with position deletes or deletion vectors.
+        equality_delete_files: Those of them with equality deletes.
         manifests: Manifests that were removed.
         manifest_lists: Manifest lists that were removed.
+        statistics_files: Statistics files that were removed.
         removed: All removed files.
         not_removed: Files that could not be removed (``remove-orphans`` finds them), or that lie outside the locations
             of the table.
@@ -80,6 +83,9 @@ class ExpireResult(Displayed):
     removed: tuple[str, ...]
     not_removed: tuple[str, ...]
     dry_run: bool
+    position_delete_files: int = 0
+    equality_delete_files: int = 0
+    statistics_files: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
@@ -115,7 +121,9 @@ def expire_snapshots(
     """
     loaded = load_table(table, catalog)
     if retain_last is not None and retain_last < 1:
-        raise InvalidOptionError("at least one snapshot must be retained", context={"retain_last": retain_last})
+        raise InvalidOptionError(
+            f"retain_last is {retain_last} but must be at least 1", context={"retain_last": retain_last}
+        )
     refuse_shared_files(loaded.metadata, "expire snapshots")
     now = int(time.time() * 1000) if now_ms is None else now_ms
     if older_than is not None:
@@ -159,14 +167,18 @@ def _result(
     expiry: _Expiry, after: int, files: Mapping[str, Sequence[str]], removed: tuple[str, ...], *, dry_run: bool
 ) -> ExpireResult:
     gone = set(removed)
+    counts = {kind: len(gone.intersection(paths)) for kind, paths in files.items()}
     return ExpireResult(
         snapshots_before=after + len(expiry.snapshot_ids),
         snapshots_after=after,
         expired=tuple(sorted(expiry.snapshot_ids)),
         refs_removed=expiry.refs,
-        data_files=len(gone.intersection(files["content"])),
-        manifests=len(gone.intersection(files["manifests"])),
-        manifest_lists=len(gone.intersection(files["manifest lists"])),
+        data_files=sum(counts[kind.name] for kind in Content),
+        position_delete_files=counts[Content.POSITION_DELETES.name],
+        equality_delete_files=counts[Content.EQUALITY_DELETES.name],
+        manifests=counts["manifests"],
+        manifest_lists=counts["manifest lists"],
+        statistics_files=counts["statistics"],
         removed=removed,
         not_removed=tuple(path for path in chain(*files.values()) if path not in gone),
         dry_run=dry_run,
@@ -295,15 +307,21 @@ def _files_to_delete(
     expired = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in expiry.snapshot_ids]
     staying = SnapshotFiles.of(table, kept if expired else (), trust_lists=trust_lists)
     leaving = SnapshotFiles.of(table, expired, trust_lists=True).without(staying)
-    content = leaving.content(before, table.io, live=True)
-    needed = staying.content(table.metadata, table.io, live=True)
+    entries = leaving.entries(before, table.io, live=True)
+    needed = staying.entries(table.metadata, table.io, live=True).path.unique()
+    unneeded = pc.invert(pc.is_in(entries.path, value_set=needed))
     statistics = {
         one.statistics_path
         for one in (*before.statistics, *before.partition_statistics)
         if one.snapshot_id in expiry.snapshot_ids
     }
     return {
-        "content": sorted(content.filter(pc.invert(pc.is_in(content, value_set=needed))).to_pylist()),
+        **{
+            kind.name: sorted(
+                entries.path.filter(pc.and_(unneeded, pa.array(entries.content == kind))).unique().to_pylist()
+            )
+            for kind in Content
+        },
         "statistics": sorted(statistics),
         "manifests": sorted(leaving.manifest_paths),
         "manifest lists": sorted(leaving.lists),
@@ -353,11 +371,10 @@ class SnapshotFiles:
         rows = [row for row, path in enumerate(self.manifests.path.to_pylist()) if path not in known]
         return SnapshotFiles(self.lists - others.lists, self.manifests.take(np.array(rows, dtype=np.int64)))
 
-    def content(self, metadata: TableMetadata, io: FileIO, *, live: bool) -> pa.Array:
+    def entries(self, metadata: TableMetadata, io: FileIO, *, live: bool) -> EntriesTable:
         """Data and delete files in the manifests; with ``live`` without DELETED entries."""
         union = UnionPartitionType.of_table(metadata)
-        columns = EntryColumns(frozenset(), partition=False)
-        return read_entries(self.manifests, union, columns, io=io, live=live).path.unique()
+        return read_entries(self.manifests, union, EntryColumns(frozenset(), partition=False), io=io, live=live)
 
 
 def reachable_files(table: Table, *, trust_lists: bool) -> pa.Array:
@@ -366,7 +383,7 @@ def reachable_files(table: Table, *, trust_lists: bool) -> pa.Array:
     files = SnapshotFiles.of(table, metadata.snapshots, trust_lists=trust_lists)
     named = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     named |= {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
-    content = files.content(metadata, table.io, live=False)
+    content = files.entries(metadata, table.io, live=False).path.unique()
     return pa.concat_arrays(
         [content, pa.array(sorted(named | files.lists | files.manifest_paths), content.type)]
     ).unique()

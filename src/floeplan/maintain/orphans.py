@@ -30,7 +30,7 @@ from floeplan.display import Displayed
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.expire import reachable_files, refuse_shared_files
 from floeplan.metadata.files import Location, TableFiles, TableLocations, writing
-from floeplan.times import in_utc
+from floeplan.times import age_text, in_utc
 
 AGE_GUARD = timedelta(days=3)
 LEAST_AGE = timedelta(days=1)
@@ -93,7 +93,8 @@ def remove_orphans(
         older_than = datetime.now(UTC) - in_utc(older_than)
     if older_than < LEAST_AGE:
         raise InvalidOptionError(
-            f"files younger than {LEAST_AGE.days} day may belong to a running commit; raise the age",
+            f"older_than is {age_text(older_than)}, but files younger than {LEAST_AGE.days} day may belong to a "
+            "running commit; raise the age",
             context={"older_than_s": older_than.total_seconds()},
         )
     loaded = load_table(table, catalog)

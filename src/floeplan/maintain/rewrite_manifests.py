@@ -125,7 +125,9 @@ def rewrite_manifests(
         catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
     if least_entries < 1:
-        raise InvalidOptionError("least_entries must be at least 1", context={"value": least_entries})
+        raise InvalidOptionError(
+            f"least_entries is {least_entries} but must be at least 1", context={"value": least_entries}
+        )
     loaded = load_table(table, catalog)
     for spec_id in spec_ids or ():
         UnionPartitionType.of_table(loaded.metadata).spec(spec_id)

@@ -78,6 +78,9 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
         raise CorruptMetadataError(
             f"the table refers to {location!r}, which names no file: {error}", context={"file": location}
         ) from error
+    except IsADirectoryError as error:
+        message = f"the table refers to {location}, which is a folder"
+        raise CorruptMetadataError(message, context={"file": location}) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise FloeplanError(

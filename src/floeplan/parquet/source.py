@@ -139,6 +139,9 @@ class BaseSource:
             return fetch(*request)
         except FileNotFoundError:
             raise UnknownFileError(f"{self.name}: no such file", context={"file": self.name}) from None
+        except IsADirectoryError:
+            message = f"{self.name} is a folder, and a file is expected"
+            raise UnknownFileError(message, context={"file": self.name}) from None
         except self._errors as error:
             raise _retryable(self.name, "read-failed", f"{self.name} cannot be read: {_first_line(error)}") from error
 

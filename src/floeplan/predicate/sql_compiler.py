@@ -126,7 +126,7 @@ def _compile(tree: BooleanTree, sql: str, names: Names, errors: list[CompileErro
         return compiler.opaque(str(reason))
     except FloeplanError as error:
         error.context.setdefault("text", piece.text)
-        error.context.setdefault("position", piece.start)
+        error.context.setdefault("position", piece.start + 1)
         raise
 
 

@@ -108,7 +108,7 @@ def syntax_error(sql: str, position: int, message: str) -> PredicateSyntaxError:
     caret = " " * (position - line_start - first) + "^"
     return PredicateSyntaxError(
         f"cannot parse the predicate at position {position + 1}, near {sql[position : position + 20]!r}: {message}",
-        context={"position": position, "snippet": f"{line[first : first + 80]}\n{caret}"},
+        context={"position": position + 1, "snippet": f"{line[first : first + 80]}\n{caret}"},
     )
 
 

@@ -1,15 +1,18 @@
-"""Metadata tables: snapshots, history, refs, manifests, entries, files and partitions.
+"""Metadata tables: snapshots, history, refs, manifests, entries, files, partitions, position deletes, and ``all_*``.
 
 Columns are named as in Iceberg's own metadata tables. The partition of a file is one struct over the fields of all
-specs, beside its spec id, so that partitions of different specs stay apart. Everything is columnar.
+specs, beside its spec id, so that partitions of different specs stay apart. Everything is columnar. Tables called
+``all_…`` have what any snapshot refers to, each manifest once, so that a file may be listed more than once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
@@ -17,13 +20,20 @@ from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
 from floeplan.errors import UnknownOptionError
+from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, EntryColumns, partition_column
-from floeplan.metadata.manifests.manifest_list import DATA
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.values import to_logical
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
-from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
-from floeplan.vectors import Ints
+from floeplan.predicate.compile import compile_predicate
+from floeplan.predicate.ir import TRUE
+from floeplan.scan.delete_files import DeleteFileReader
+from floeplan.scan.model import ScanOptions
+from floeplan.scan.plan import plan_target
+from floeplan.snapshot.reader import ScanTarget, SnapshotReader, read_manifest_lists, resolve_target
+from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +47,21 @@ _FILE_COLUMNS = (
 )
 _ENTRY_COLUMNS = ("status", "snapshot_id", "sequence_number", "file_sequence_number")
 _COUNTED = ("added", "existing", "deleted")
+_POSITIONAL = (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION, DeleteKind.VECTOR)
+
+_Kept: TypeAlias = "Callable[[npt.NDArray[np.integer]], Mask]"
+
+
+def _any(content: npt.NDArray[np.integer]) -> Mask:
+    return np.ones(len(content), dtype=np.bool_)
+
+
+def _data(content: npt.NDArray[np.integer]) -> Mask:
+    return np.asarray(content == Content.DATA)
+
+
+def _delete(content: npt.NDArray[np.integer]) -> Mask:
+    return np.asarray(content != Content.DATA)
 
 
 def metadata_table(
@@ -53,7 +78,9 @@ def metadata_table(
     Args:
         spark: A session, classic or Connect.
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
-        name: ``snapshots``, ``history``, ``refs``, ``manifests``, ``entries``, ``files`` or ``partitions``.
+        name: ``snapshots``, ``history``, ``refs``, ``metadata_log_entries``, ``manifests``, ``entries``, ``files``,
+            ``data_files``, ``delete_files``, ``partitions``, ``position_deletes`` (those that apply to a data file), or
+            ``all_manifests``, ``all_entries``, ``all_files``, ``all_data_files`` or ``all_delete_files``.
         snapshot_id: The snapshot; by default the current one.
         ref: A branch or tag.
         catalog: A PyIceberg catalog or the name of one, for a table given by name.
@@ -120,8 +147,43 @@ def _refs(target: ScanTarget) -> pa.Table:
     )
 
 
+def _metadata_log_entries(target: ScanTarget) -> pa.Table:
+    """The metadata files of the table with what was current in each; null once that snapshot has expired."""
+    metadata = target.metadata
+    files = [(entry.timestamp_ms, entry.metadata_file) for entry in metadata.metadata_log]
+    files.append((metadata.last_updated_ms, target.table.metadata_location))
+    log = metadata.snapshot_log
+    current = [
+        next((entry.snapshot_id for entry in reversed(log) if entry.timestamp_ms <= time), None) for time, _ in files
+    ]
+    known = [None if at is None else metadata.snapshot_by_id(at) for at in current]
+    return pa.table(
+        {
+            "timestamp": _millis([time for time, _ in files]),
+            "file": pa.array([file for _, file in files], pa.string()),
+            "latest_snapshot_id": pa.array(current, pa.int64()),
+            "latest_schema_id": pa.array([None if one is None else one.schema_id for one in known], pa.int32()),
+            "latest_sequence_number": pa.array(
+                [None if one is None else one.sequence_number for one in known], pa.int64()
+            ),
+        }
+    )
+
+
 def _manifests(target: ScanTarget) -> pa.Table:
-    listed = SnapshotReader.open(target.table, target.snapshot).manifests
+    return _manifest_columns(SnapshotReader.open(target.table, target.snapshot).manifests)
+
+
+def _all_manifests(target: ScanTarget) -> pa.Table:
+    """The manifests of every snapshot, with the id of the snapshot."""
+    snapshots = target.metadata.snapshots
+    lists = read_manifest_lists(snapshots, target.table.io, table_location=target.metadata.location)
+    listed = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
+    ids = [one.snapshot_id for one, manifests in zip(snapshots, lists, strict=True) for _ in range(len(manifests))]
+    return _manifest_columns(listed).append_column("reference_snapshot_id", pa.array(ids, pa.int64()))
+
+
+def _manifest_columns(listed: ManifestListTable) -> pa.Table:
     is_data = listed.content == DATA
     columns = {
         "content": pa.array(listed.content, pa.int32()),
@@ -140,14 +202,71 @@ def _manifests(target: ScanTarget) -> pa.Table:
 
 def _entries(target: ScanTarget) -> pa.Table:
     entries, union = read_whole_entries(target)
+    return pa.table(_entry_columns(entries) | _file_columns(entries, union))
+
+
+def _entry_columns(entries: EntriesTable) -> dict[str, pa.Array]:
     columns = {name: _plain(entries.array(name)) for name in _ENTRY_COLUMNS}
-    columns["status"] = columns["status"].cast(pa.int32())
-    return pa.table(columns | _file_columns(entries, union))
+    return columns | {"status": columns["status"].cast(pa.int32())}
 
 
-def _files(target: ScanTarget) -> pa.Table:
+def _files(target: ScanTarget, kept: _Kept = _any) -> pa.Table:
     entries, union = read_whole_entries(target)
-    return pa.table(_file_columns(entries.live(), union))
+    live = entries.live()
+    return pa.table(_file_columns(live.take(np.flatnonzero(kept(live.content))), union))
+
+
+def _all_entries(target: ScanTarget) -> pa.Table:
+    entries, union = _entries_of_all_snapshots(target)
+    return pa.table(_entry_columns(entries) | _file_columns(entries, union))
+
+
+def _all_files(target: ScanTarget, kept: _Kept = _any) -> pa.Table:
+    entries, union = _entries_of_all_snapshots(target)
+    live = entries.live()
+    return pa.table(_file_columns(live.take(np.flatnonzero(kept(live.content))), union))
+
+
+def _entries_of_all_snapshots(target: ScanTarget) -> tuple[EntriesTable, UnionPartitionType]:
+    """The entries of every manifest that any snapshot lists, each manifest once."""
+    table, union = target.table, UnionPartitionType.of_table(target.metadata)
+    lists = read_manifest_lists(target.metadata.snapshots, table.io, table_location=target.metadata.location)
+    listed = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
+    first = np.unique(listed.path.dictionary_encode().indices.to_numpy(), return_index=True)[1]
+    manifests = listed.take(np.sort(first))
+    return read_entries(manifests, union, EntryColumns(WHOLE), io=table.io, live=False), union
+
+
+def _position_deletes(target: ScanTarget) -> pa.Table:
+    """The deleted positions of each data file, with the delete file that has them."""
+    compiled = compile_predicate(TRUE, target.schema)
+    planned = plan_target(target, compiled, ScanOptions(footers=False, report=False)).files
+    with_deletes = np.flatnonzero(planned.matches.counts > 0)
+    reader, union = DeleteFileReader(target.table.io), UnionPartitionType.of_table(target.metadata)
+    rows: list[int] = []
+    positions: list[pa.Array] = []
+    paths: list[str] = []
+    for row in with_deletes.tolist():
+        file = planned[row]
+        for delete in file.deletes:
+            if delete.kind not in _POSITIONAL:
+                continue
+            found = np.asarray(reader.positions(delete, file.path), dtype=np.int64)
+            positions.append(pa.array(found))
+            rows += [row] * len(found)
+            paths += [delete.path] * len(found)
+    entries = planned.entries.take(np.array(rows, dtype=np.int64))
+    columns = {
+        "file_path": _plain(entries.path),
+        "pos": pa.concat_arrays([pa.array([], pa.int64()), *positions]),
+    }
+    if union.fields:
+        columns["partition"] = partition_struct(entries, union)
+    columns |= {
+        "spec_id": pa.array(entries.spec_id, pa.int32()),
+        "delete_file_path": pa.array(paths, pa.string()),
+    }
+    return pa.table(columns)
 
 
 def _file_columns(entries: EntriesTable, union: UnionPartitionType) -> dict[str, pa.Array]:
@@ -249,8 +368,17 @@ _TABLES: Mapping[str, Callable[[ScanTarget], pa.Table]] = {
     "snapshots": _snapshots,
     "history": _history,
     "refs": _refs,
+    "metadata_log_entries": _metadata_log_entries,
     "manifests": _manifests,
     "entries": _entries,
     "files": _files,
+    "data_files": partial(_files, kept=_data),
+    "delete_files": partial(_files, kept=_delete),
     "partitions": _partitions,
+    "position_deletes": _position_deletes,
+    "all_manifests": _all_manifests,
+    "all_entries": _all_entries,
+    "all_files": _all_files,
+    "all_data_files": partial(_all_files, kept=_data),
+    "all_delete_files": partial(_all_files, kept=_delete),
 }

@@ -18,6 +18,7 @@ Modules in reading order:
 - ``tokens``: the tokens of a statement, the text between them, and the qualifiers in that text.
 - ``outline``: a statement with each expression as one token, parsed by sqlglot.
 - ``parse``: sqlglot's AST to ``statements``; ALTER TABLE … PARTITION FIELD, which sqlglot does not parse.
+- ``call``: CALL, the procedures of Iceberg; ``create``: CREATE TABLE, CREATE NAMESPACE and ``create_table``.
 - ``relations``: tables of the catalog in queries, as temporary views of Spark.
 - ``run``: runs a statement; ``sql`` is the public function.
 

@@ -32,10 +32,12 @@ from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import arrow_schema
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
+from floeplan.sql_text.call import ProcedureResult, run_call
+from floeplan.sql_text.create import CreateResult, run_create
 from floeplan.sql_text.parse import parse_statement
 from floeplan.sql_text.relations import find_table, open_table, query_frame, table_views
 from floeplan.sql_text.statements import SOURCE, TARGET, AlterPartitioning, Delete, Insert, Merge, TableName, Update
-from floeplan.sql_text.tokens import Cursor, quoted
+from floeplan.sql_text.tokens import Cursor, is_word, quoted
 from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
-StatementResult: TypeAlias = DmlResult | EvolveResult
+StatementResult: TypeAlias = DmlResult | EvolveResult | ProcedureResult | CreateResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def sql(
     isolation: str | None = None,
     trust_lists: bool = False,
 ) -> StatementResult:
-    """Run one INSERT, DELETE, UPDATE, MERGE or ALTER TABLE … PARTITION FIELD in Spark's dialect.
+    """Run one INSERT, DELETE, UPDATE, MERGE, CREATE TABLE, ALTER TABLE … PARTITION FIELD or CALL in Spark's dialect.
 
     Args:
         spark: A session for queries and distributed work; ``None`` runs what Arrow can evaluate in this process.
@@ -113,6 +115,13 @@ def sql(
 
 def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> StatementResult:
     """Parse and run a statement."""
+    cursor = Cursor(text)
+    if is_word(cursor.tokens[0], "CALL"):
+        options.refuse("CALL", "branch", "mode", "isolation")
+        return run_call(cursor, spark.session, options.catalog)
+    if is_word(cursor.tokens[0], "CREATE"):
+        options.refuse("CREATE", "branch", "mode", "isolation")
+        return _create(cursor, spark, options)
     statement = parse_statement(text)
     table = open_table(statement.table.parts, options.catalog)
     match statement:
@@ -125,6 +134,15 @@ def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> Stat
             return _insert(statement, table, spark, options)
         case Merge():
             return _merge(statement, table, spark, options)
+
+
+def _create(cursor: Cursor, spark: SparkOnDemand, options: StatementOptions) -> CreateResult:
+    """CREATE; the catalog's tables in the query of CREATE TABLE … AS are temporary views while it runs."""
+    if not cursor.sees("CREATE", "TABLE") or not any(is_word(token, "AS") for token in cursor.tokens):
+        return run_create(cursor, options.catalog, spark.session)
+    session = spark.needed("the query of CREATE TABLE … AS")
+    with table_views(session, options.catalog) as with_views, spark_errors_translated():
+        return run_create(cursor, options.catalog, session, lambda query: query_frame(session, with_views(query)))
 
 
 def _spec_change(change: SpecChange, schema: Schema) -> SpecChange:

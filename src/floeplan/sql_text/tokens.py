@@ -111,7 +111,8 @@ class Cursor:
         start = self.tokens[index].start
         near = one_line(self.text[start : start + 20])
         return BadInputError(
-            f"cannot parse the statement at position {start + 1}, near {near!r}: {message}", context={"position": start}
+            f"cannot parse the statement at position {start + 1}, near {near!r}: {message}",
+            context={"position": start + 1},
         )
 
     @property

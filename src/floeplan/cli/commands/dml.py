@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from floeplan.dml.target import DmlTarget
     from floeplan.scan.plan import ScanPlan
     from floeplan.spark.session import SparkOnDemand
+    from floeplan.sql_text.create import CreateResult
     from floeplan.sql_text.run import StatementResult
 
 ModeOption = Annotated[
@@ -106,7 +107,7 @@ StatementArgument = Annotated[
     str,
     typer.Argument(
         metavar="STATEMENT",
-        help="INSERT, DELETE, UPDATE, MERGE, or ALTER TABLE … ADD, DROP or REPLACE PARTITION FIELD.",
+        help="INSERT, DELETE, UPDATE, MERGE, CREATE TABLE, ALTER TABLE … PARTITION FIELD, or CALL.",
     ),
 ]
 
@@ -399,8 +400,14 @@ def _files_to_read(target: DmlTarget, plan: ScanPlan) -> DryRun:
 
 def draw_statement(result: StatementResult) -> RenderableType:
     """Render what a SQL statement changed: rows, or the partition spec."""
+    from floeplan.sql_text.call import ProcedureResult
+    from floeplan.sql_text.create import CreateResult
     from floeplan.transaction.evolve_spec import EvolveResult
 
+    if isinstance(result, ProcedureResult):
+        return common.rows_table(result.to_arrow(), len(result.rows))
+    if isinstance(result, CreateResult):
+        return Text(f"{result.name} {_created(result)}")
     if not isinstance(result, EvolveResult):
         return draw_change(result)
     drawn = common.key_value_table()
@@ -410,6 +417,13 @@ def draw_statement(result: StatementResult) -> RenderableType:
     what = "new" if result.is_new else "already existed"
     title = f"spec {result.spec.spec_id} ({what}{', default' if result.is_default else ''})"
     return Group(Text(title, style="bold"), drawn if result.spec.fields else Text("unpartitioned"))
+
+
+def _created(result: CreateResult) -> str:
+    if not result.created:
+        return "exists already; nothing was changed"
+    fields = f", partitioned by {', '.join(result.partitioned_by)}" if result.partitioned_by else ""
+    return f"created{fields}" + (f", {counted(result.rows_inserted, 'row')} inserted" if result.snapshot_id else "")
 
 
 def draw_change(result: DmlResult) -> RenderableType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+import webbrowser
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +20,7 @@ from floeplan.text import counted, human_bytes
 if TYPE_CHECKING:
     from floeplan.explorer.site import SiteReport
 
-DEFAULT_PORT = 8765
+DEFAULT_PORT, DEFAULT_HOST = 8765, "127.0.0.1"
 
 OutputOption = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write to.")]
 WheresOption = Annotated[
@@ -64,9 +65,12 @@ def serve(
     table: Annotated[
         str | None, typer.Argument(metavar="TABLE", help="The table to serve; by default all tables of the catalog.")
     ] = None,
-    port: Annotated[
-        int, typer.Option("--port", metavar="N", help="The port on 127.0.0.1; 0 picks a free one.")
-    ] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option("--port", metavar="N", help="The port; 0 picks a free one.")] = DEFAULT_PORT,
+    host: Annotated[
+        str,
+        typer.Option("--host", metavar="ADDRESS", help="Listen on another address; then every page needs a token."),
+    ] = DEFAULT_HOST,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     allow_writes: Annotated[
         bool,
         typer.Option("--allow-writes", help="Allow rewrites and spec upgrades from the pages, after a confirmation."),
@@ -78,7 +82,7 @@ def serve(
 ) -> None:
     """Serve the explorer on 127.0.0.1 until interrupted.
 
-    floeplan serve db.events --port 8765
+    floeplan serve db.events --open
     """
     from floeplan.audit.reports import check_reports
     from floeplan.catalog import load_table
@@ -93,18 +97,26 @@ def serve(
     audit = None if reports is None else partial(audit_reports, reports, spark, catalog)
     service = ExplorerService(table, catalog, allow_writes, audit, secrets.token_urlsafe(32))
     try:
-        server = ExplorerServer(service, port)
+        server = ExplorerServer(service, port, host)
     except OSError as error:
         raise InvalidOptionError(
-            f"cannot listen on port {port}: {error.strerror}; choose another with --port, or 0 for a free one",
-            context={"option": "--port"},
+            f"cannot listen on {host}, port {port}: {error.strerror}; choose another with --port, or 0 for a free one",
+            context={"option": "--port", "value": port, "host": host},
         ) from error
+    if not server.is_local:
+        print(  # noqa: T201
+            f"floeplan: warning: other machines can reach {server.url} over unencrypted HTTP; whoever has the URL with "
+            f"its token sees the tables{' and can change them' if allow_writes else ''}",
+            file=sys.stderr,
+        )
     with server:
         if json:
             common.print_json({"url": server.page_url, "allow_writes": allow_writes, "tables": service.tables()})
         else:
             common.text_console().print(f"{server.page_url}  (press Ctrl-C to stop)")
         sys.stdout.flush()
+        if open_:
+            webbrowser.open(server.page_url)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -75,7 +75,8 @@ class UpgradeOptions:
 
     def __post_init__(self) -> None:
         if self.files_per_commit is not None and self.files_per_commit < 1:
-            raise InvalidOptionError("files_per_commit must be at least 1", context={"value": self.files_per_commit})
+            message = f"files_per_commit is {self.files_per_commit} but must be at least 1"
+            raise InvalidOptionError(message, context={"value": self.files_per_commit})
         if self.grace.total_seconds() < 0:
             raise InvalidOptionError(
                 f"grace_seconds is {self.grace_seconds} but must not be negative",

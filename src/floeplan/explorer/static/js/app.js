@@ -36,9 +36,15 @@
         };
     }
 
+    let starts = 0;
+
     async function start(refresh) {
+        // Another table may be chosen while this one is loaded: only the last start goes on.
+        const mine = (starts += 1);
+        const isLast = () => mine === starts;
         try {
             const session = await F.source.session();
+            if (!isLast()) return;
             if (!F.source.table() && session.tables.length === 1) F.source.choose(session.tables[0]);
             if (!F.source.table()) {
                 await chooseTable(session);
@@ -46,12 +52,15 @@
             }
             F.fill(main, F.el("p", { class: "wait" }, "Reading the table…"));
             const where = shared ? shared.where : null;
-            shared = share(session, await F.source.overview(refresh));
+            const overview = await F.source.overview(refresh);
+            if (!isLast()) return;
+            shared = share(session, overview);
             if (where !== null) shared.where = where;
             head(session);
             await show();
-            count();
+            if (isLast()) await count(shared);
         } catch (failure) {
+            if (!isLast()) return;
             F.fill(main, F.note(failure.message, "bad"));
             await examine();
         }
@@ -104,7 +113,7 @@
         document.title = `${name} · Floeplan`;
         // Back to the front page, where there is one.
         document.querySelector(".brand").setAttribute("href", session.tables.length > 1 ? "./" : "#/plan");
-        const made = F.source.live ? `served on this machine only` : `report of ${session.made}`;
+        const made = F.source.live ? `served at ${location.host}` : `report of ${session.made}`;
         F.fill(
             document.getElementById("foot"),
             `Floeplan ${session.version}, ${made} · ${shared.overview.location} · snapshot ${shared.overview.snapshot_id || "none"}`,
@@ -150,9 +159,10 @@
     }
 
     /** The number of findings beside the name of the view that has them; loaded after the page. */
-    async function count() {
-        if (F.source.live && shared.overview.files > 50000) return;
-        const found = await shared.doctor().catch(() => null);
+    async function count(state) {
+        if (F.source.live && state.overview.files > 50000) return;
+        const found = await state.doctor().catch(() => null);
+        if (state !== shared) return;
         const serious = found ? found.findings.filter((one) => one.severity !== "info") : [];
         counts = serious.length
             ? {

@@ -47,7 +47,8 @@
             const query = new URLSearchParams();
             for (const [key, value] of Object.entries({ table, ...parameters }))
                 if (value !== null && value !== undefined && value !== "") query.set(key, value);
-            return answer(await fetch(`/api/${name}?${query}`, { signal }));
+            const headers = token ? { "X-Floeplan-Token": token } : {};
+            return answer(await fetch(`/api/${name}?${query}`, { signal, headers }));
         }
 
         return {
