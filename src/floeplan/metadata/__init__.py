@@ -12,8 +12,9 @@ Reading order:
 - ``manifests``: manifest lists and manifest entries as tables, their statistics, completeness checks, and writers.
 - ``cache``: decoded manifest entries kept on local disk. Used by ``floeplan.snapshot.reader`` and incremental scans.
 - ``delete_index``: which delete files apply to which data files.
-- ``root``, ``root_writer``: a snapshot as one columnar root manifest, which ``floeplan.snapshot.reader`` opens for
-  ``ScanOptions.root``; and manifests written from it.
+- ``v4``: the metadata tree of the Iceberg v4 draft.
+- ``root``, ``root_writer``: a snapshot as one columnar root manifest in Floeplan's own layout, which
+  ``floeplan.snapshot.reader`` opens for ``ScanOptions.root`` until the next release; and manifests written from it.
 
 May be imported by every package above it; imports ``partition``, ``predicate`` and the modules below these.
 """

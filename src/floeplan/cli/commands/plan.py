@@ -33,7 +33,8 @@ NoFootersOption = Annotated[bool, typer.Option("--no-footers", help="Plan from m
 PageIndexOption = Annotated[bool, typer.Option("--page-index", help="Also prune pages within row groups.")]
 BloomOption = Annotated[bool, typer.Option("--bloom", help="Also use bloom filters.")]
 RootOption = Annotated[
-    str | None, typer.Option("--root", metavar="FILE", help="Plan from a root manifest written by 'floeplan entries'.")
+    str | None,
+    typer.Option("--root", metavar="FILE", help="Plan from a root written by 'floeplan entries'."),
 ]
 PlanSparkOption = Annotated[
     str | None, typer.Option("--spark", metavar="URL", help="Evaluate manifests on this Spark session.")
