@@ -20,14 +20,16 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType, UUIDType
 
 from floeplan.cli.main import main
-from floeplan.errors import CorruptMetadataError, FloeplanError
+from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError
 from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.v4.commits import ScratchTree
 from floeplan.metadata.v4.convert import write_tree
-from floeplan.metadata.v4.mumbling import encode_positions
+from floeplan.metadata.v4.mumbling import decode_positions, encode_positions
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.snapshot.reader import SnapshotReader
 from tests.support.tables.layouts import Layout
+from tests.support.tables.v4_tables import TreeModel
 
 pytestmark = pytest.mark.unit
 
@@ -286,3 +288,67 @@ def test_the_command_writes_a_tree_that_plan_reads(
     assert [file["path"][-1] for file in json.loads(capsys.readouterr().out)["files"]] == ["3"]
     assert main(["entries", metadata, "-o", str(tmp_path / "root"), "--leaf-entries", "2"]) == 2
     assert "--layout v4" in capsys.readouterr().err
+
+
+# --- commits
+
+
+def test_commits_keep_every_file_once(tmp_path: Path) -> None:
+    model = TreeModel(tmp_path, inline_files=3)
+    model.append("a1", "a2")
+    model.check()
+    model.append("b1", "b2")  # four files: they move to a leaf
+    assert model.check().references == [0, 0]
+    model.append("c1")
+    model.set_vectors("a1", "c1")  # one from the leaf, one inline
+    model.check()
+    model.delete("a1", "b1")
+    model.check()
+    model.set_vectors("c1", "b2")
+    model.append("d1", "d2", "d3", "d4")
+    tree = model.check()
+    assert [len(tree.removed[row]) for row in sorted(tree.removed)] == [3]
+    model.delete("a2", "b2", "c1", "d1", "d2", "d3", "d4")
+    model.check()
+    model.append("e1")  # references to leaves without live files are dropped
+    assert model.check().references == [-1]
+
+
+def test_a_vector_is_a_replaced_and_a_modified_row_of_one_snapshot(tmp_path: Path) -> None:
+    model = TreeModel(tmp_path)
+    model.append("a1")
+    model.set_vectors("a1")
+    rows = pq.read_table(model.tree.root).column("tracking").to_pylist()
+    assert [(row["status"], row["snapshot_id"], row["dv_snapshot_id"]) for row in rows] == [(3, 2, None), (4, 1, 2)]
+    model.append("a2")
+    rows = pq.read_table(model.tree.root).column("tracking").to_pylist()
+    assert [(row["status"], row["snapshot_id"], row["dv_snapshot_id"]) for row in rows] == [(0, 1, 2), (1, 3, None)]
+
+
+def test_the_positions_of_a_snapshot_are_in_its_root_only(tmp_path: Path) -> None:
+    model = TreeModel(tmp_path, inline_files=1)
+    model.append("a1", "a2", "a3")
+    model.delete("a2")
+
+    def reference() -> tuple[Any, ...]:
+        table = pq.read_table(model.tree.root).to_pylist()
+        row = next(one for one in table if one["content_type"] == 3)
+        tracking, info = row["tracking"], row["manifest_info"]
+        bits = (tracking["deleted_positions"], tracking["replaced_positions"], info["dv"])
+        return tracking["status"], *(None if b is None else decode_positions(b).tolist() for b in bits)
+
+    assert reference() == (4, [1], None, [1])
+    model.set_vectors("a3")
+    assert reference() == (4, None, [2], [1, 2])
+    model.append("b1")
+    assert reference() == (0, None, None, [1, 2])
+
+
+def test_a_scratch_tree_is_not_inside_of_the_table(tmp_path: Path) -> None:
+    model = TreeModel(tmp_path)
+    with pytest.raises(BadInputError, match="inside of the table"):
+        ScratchTree(model.table.metadata, str(tmp_path / "table" / "metadata"))
+    with pytest.raises(BadInputError, match="local folder"):
+        ScratchTree(model.table.metadata, "s3://bucket/tree")
+    with pytest.raises(BadInputError, match="1 of the files to delete are not in the tree"):
+        model.tree.delete(["gone"])

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import strategies as st
 from pyiceberg.conversions import to_bytes
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -39,6 +40,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.v4.commits import ScratchTree, TreeOptions
+from floeplan.metadata.v4.tree import MetadataTree
+from floeplan.metadata.v4.writer import Vectors
 from floeplan.partition.transforms import from_physical
 from tests.support.tables.layouts import SNAPSHOT_ID, Layout
 
@@ -211,3 +216,56 @@ def located(folder: Path, layout: Layout, rows: list[dict[str, Any]]) -> list[di
         names = ("file_path", "referenced_data_file")
         moved.append(row | {name: row[name].replace(LOCATION, uri) for name in names if name in row})
     return moved
+
+
+class TreeModel:
+    """A scratch tree, and the files that it must have with the snapshot of each vector."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.layout = Layout(
+            Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType())),
+            (PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"), spec_id=0),),
+            version=4,
+        )
+        self.table = self.layout.write_table(folder / "table", self.layout.entries([]))
+        self.tree = ScratchTree(self.table.metadata, str(folder / "scratch"), TreeOptions(**options))
+        self.files: dict[str, int | None] = {}
+
+    def append(self, *names: str) -> None:
+        rows = []
+        for name in names:
+            low = len(self.files) * 10
+            bounds = {"lower_bounds": {1: struct.pack("<q", low)}, "upper_bounds": {1: struct.pack("<q", low + 9)}}
+            counts = {"value_counts": {1: 10}, "null_value_counts": {1: 0}, "partition.1000": name[0]}
+            rows.append({"file_path": f"{self.table.location()}/{name}"} | bounds | counts)
+            self.files[name] = None
+        self.tree.append(self.layout.entries(rows))
+
+    def delete(self, *names: str) -> None:
+        for name in names:
+            del self.files[name]
+        self.tree.delete(names)
+
+    def set_vectors(self, *names: str) -> None:
+        self.files |= {name: len(self.tree.commits) + 1 for name in names}
+        count = len(names)
+        location = pa.array([f"{self.table.location()}/v{n}.puffin" for n in range(count)], pa.large_string())
+        numbers = pa.array([4] * count, pa.int64())
+        nothing = pa.nulls(count, pa.large_binary())
+        self.tree.set_vectors(names, Vectors(location, numbers, numbers, numbers, nothing, numbers))
+
+    def check(self) -> MetadataTree:
+        """The tree has the files of the model, once each, with their vectors."""
+        tree = MetadataTree(self.tree.root, self.table.metadata)
+        entries = tree.read_entries(tree.manifests, tree.types.union, EntryColumns()).live()
+        prefix = f"{self.table.location()}/"
+        data = entries.filter(entries.content == 0)
+        found = [path.removeprefix(prefix) for path in data.path.to_pylist()]
+        assert sorted(found) == sorted(self.files)
+        deletes = entries.filter(entries.content == 1)
+        targets = [path.removeprefix(prefix) for path in deletes.array("referenced_data_file").to_pylist()]
+        by_target = dict(zip(targets, deletes.ints("snapshot_id").tolist(), strict=True))
+        assert by_target == {name: at for name, at in self.files.items() if at is not None}
+        first = data.array("first_row_id").to_pylist()
+        assert len(set(first)) == len(first)
+        return tree

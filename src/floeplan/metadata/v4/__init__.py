@@ -1,7 +1,7 @@
 """The metadata tree of the Iceberg v4 draft, profile ``v4-draft-1.12.0``: a root manifest and leaves, as Parquet files.
 
 Experimental: the draft still moves, and no released engine writes such a tree. Floeplan converts snapshots to it and
-back and plans from it; it never writes one into a table.
+back, plans from it, and commits to trees of its own in a scratch folder; it never writes one into a table.
 
 Rule: fields and types are those that Iceberg Java 1.12.0 derives. Its reader, which is not wired to scans yet, reads
 every root and leaf that Floeplan writes. A tree is read into the same columns as manifests, so the same code prunes.
@@ -18,6 +18,7 @@ Reading order:
 - ``tree``: a root and its leaves as ``floeplan.snapshot.reader`` reads a snapshot.
 - ``writer``: rows of data files and references to manifests, written as Parquet.
 - ``convert``: a snapshot as a tree, and manifests from a tree.
+- ``commits``: appends and deletes as new roots of a scratch tree.
 
 May be imported by every package above ``metadata``; imports ``metadata.manifests`` and below.
 """

@@ -124,12 +124,13 @@ class MetadataTree:
 
     def check(self, metadata: TableMetadata, snapshot_id: int | None) -> None:
         """Refuse a root that says it belongs to another table or snapshot; roots of other writers say nothing."""
-        table, snapshot = (self._root.properties.get(key.encode()) for key in (ids.TABLE_KEY, ids.SNAPSHOT_KEY))
-        of_table, of_snapshot = str(metadata.table_uuid).encode(), str(snapshot_id).encode()
-        if (table or of_table, snapshot or of_snapshot) != (of_table, of_snapshot):
+        stored = (self._root.properties.get(key.encode()) for key in (ids.TABLE_KEY, ids.SNAPSHOT_KEY))
+        table, snapshot = (None if text is None else text.decode(errors="replace") for text in stored)
+        expected = str(metadata.table_uuid), str(snapshot_id)
+        if (table or expected[0], snapshot or expected[1]) != expected:
             raise BadInputError(
-                f"{self.location} is the root manifest of snapshot {(snapshot or b'?').decode()} of table "
-                f"{(table or b'?').decode()}, not of snapshot {snapshot_id} of {metadata.table_uuid}: write it again",
+                f"{self.location} is the root manifest of snapshot {snapshot} of table {table}, not of snapshot "
+                f"{snapshot_id} of {metadata.table_uuid}: write it again",
                 context={"file": self.location, "snapshot_id": snapshot_id},
             )
 
