@@ -56,7 +56,7 @@ def test_java_reads_the_same_files(
             rows=np.flatnonzero(tree.manifests.content == 0),
         )
         ours = {row["file_path"]: row for row in entries.table.to_pylist() if row["record_count"]}
-        theirs = {row["location"]: row for row in java_files(tree_judge, metadata, summary.root)}
+        theirs = {row["location"]: row for row in java_files(tree_judge, metadata, tree)}
         assert set(theirs) == set(ours)
         for path, row in ours.items():
             java = theirs[path]
@@ -93,15 +93,20 @@ def test_java_keeps_the_same_files(tree_judge: TreeJudge, tmp_path: Path) -> Non
             assert java["leaves"] == (plan.summary.manifests_kept if leaf_entries else 0)
 
 
-def java_files(judge: TreeJudge, metadata: str, root: str) -> list[dict[str, Any]]:
-    """The data files of a tree as Java reads them, leaf by leaf."""
+def java_files(judge: TreeJudge, metadata: str, tree: MetadataTree) -> list[dict[str, Any]]:
+    """The data files of a tree as Java reads them, leaf by leaf.
+
+    Whoever reads a root gives first row ids to its rows, so those of leaves are taken from the file.
+    """
+    rows = dict(zip(tree.manifests.path.to_pylist(), tree.manifests.first_row_id.tolist(), strict=True))
     found = []
-    for row in judge.ask("read", metadata=metadata, manifest=root, snapshot=SNAPSHOT_ID, sequence=9):
+    for row in judge.ask("read", metadata=metadata, manifest=tree.location, snapshot=SNAPSHOT_ID, sequence=9):
         if row["content_type"] == 0:
-            found.append(row | {"first_row_id": None})  # Java's caller gives row ids to the files of a root
+            found.append(row | {"first_row_id": None})
         elif row["content_type"] == 3:
-            inherited = {"snapshot": row["snapshot_id"], "sequence": row["sequence_number"], "row": row["first_row_id"]}
-            found += judge.ask("read", metadata=metadata, manifest=row["location"], **inherited)
+            inherited = {"snapshot": row["snapshot_id"], "sequence": row["sequence_number"]}
+            first = rows[row["location"]] if rows[row["location"]] >= 0 else None
+            found += judge.ask("read", metadata=metadata, manifest=row["location"], row=first, **inherited)
     return found
 
 
