@@ -82,3 +82,10 @@ def valid_mask(array: pa.Array) -> Mask:
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
     return flags(array.is_valid())
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; Arrow cannot combine no chunks of a struct with an extension type (UUIDs)."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.nulls(0, column.type)

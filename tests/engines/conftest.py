@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.oracles.duckdb_reader import DuckDb
+from tests.support.tree_judge import TreeJudge
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +16,11 @@ def duckdb() -> Iterator[DuckDb]:
     reader = DuckDb()
     yield reader
     reader.close()
+
+
+@pytest.fixture(scope="session")
+def tree_judge() -> Iterator[TreeJudge]:
+    """Iceberg Java's reader of v4 manifests."""
+    judge = TreeJudge()
+    yield judge
+    judge.close()

@@ -13,8 +13,9 @@ Reading order:
 - ``cache``: decoded manifest entries kept on local disk. Used by ``floeplan.snapshot.reader`` and incremental scans.
 - ``held``: decoded entries of whole snapshots in memory, before the cache. Used by ``floeplan.rest``.
 - ``delete_index``: which delete files apply to which data files.
-- ``root``, ``root_writer``: a snapshot as one columnar root manifest, which ``floeplan.snapshot.reader`` opens for
-  ``ScanOptions.root``; and manifests written from it.
+- ``v4``: the metadata tree of the Iceberg v4 draft.
+- ``root``, ``root_writer``: a snapshot as one columnar root manifest in Floeplan's own layout, which
+  ``floeplan.snapshot.reader`` opens for ``ScanOptions.root`` until the next release; and manifests written from it.
 
 May be imported by every package above it; imports ``partition``, ``predicate`` and the modules below these.
 """

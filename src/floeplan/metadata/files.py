@@ -15,8 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -64,12 +66,29 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
     """
     _check_guard(location)
     path = local_path(location)
-    try:
+    with _reading(location):
         if path is not None:
             with open(path, "rb", buffering=0) as local:
                 return local.read()
         with (io or load_file_io(location=location)).new_input(location).open() as remote:
             return remote.read()
+
+
+def open_file(location: str, io: FileIO | None = None) -> Any:
+    """A metadata file opened for reading parts of it; raises as ``read_file``."""
+    _check_guard(location)
+    path = local_path(location)
+    with _reading(location):
+        if path is not None:
+            return pa.OSFile(path, "rb")
+        return (io or load_file_io(location=location)).new_input(location).open()
+
+
+@contextmanager
+def _reading(location: str) -> Iterator[None]:
+    """Turn errors of the store while reading a file into an error that names the file."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise CorruptMetadataError(
             f"{location} does not exist although the table refers to it", context={"file": location}

@@ -26,7 +26,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -47,10 +46,12 @@ from floeplan.metadata.manifests.entries import (
     partition_column,
 )
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, parse_manifest_list
-from floeplan.metadata.manifests.values import list_array, parse_type, partition_arrow_type, to_physical
+from floeplan.metadata.manifests.values import parse_type, partition_arrow_type, to_physical
+from floeplan.metadata.v4.stats import pack_map
+from floeplan.metadata.v4.tree import MetadataTree
 from floeplan.partition.union import UnionPartitionType
 from floeplan.text import one_line
-from floeplan.vectors import Ints, valid_mask
+from floeplan.vectors import Ints
 
 HEADER_KEY = b"floeplan.root"
 VERSION = 1
@@ -129,19 +130,31 @@ class RootHeader:
             ) from error
 
 
+def open_root(location: str, metadata: TableMetadata, io: FileIO | None = None) -> RootManifest | MetadataTree:
+    """Open a root manifest of this layout, or the root of a metadata tree; the footer tells which it is."""
+    properties = _open(location, io).metadata.metadata or {}
+    return RootManifest(location, io) if HEADER_KEY in properties else MetadataTree(location, metadata, io)
+
+
+def _open(location: str, io: FileIO | None) -> pq.ParquetFile:
+    path = local_path(location)
+    try:
+        source = path if path is not None else (io or load_file_io(location=location)).new_input(location).open()
+        return pq.ParquetFile(source, page_checksum_verification=True)
+    except FileNotFoundError as error:
+        raise UnknownFileError(f"no root manifest {location}", context={"file": location}) from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise CorruptMetadataError(
+            f"{location} is not a Parquet file: {one_line(error)}", context={"file": location}
+        ) from error
+
+
 class RootManifest:
     """An open root manifest."""
 
     def __init__(self, location: str, io: FileIO | None = None) -> None:
         self.location = location
-        path = local_path(location)
-        try:
-            source = path if path is not None else (io or load_file_io(location=location)).new_input(location).open()
-            self._file = pq.ParquetFile(source, page_checksum_verification=True)
-        except FileNotFoundError as error:
-            raise UnknownFileError(f"no root manifest {location}", context={"file": location}) from error
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise self._corrupt("is not a Parquet file", error) from error
+        self._file = _open(location, io)
         self.header = RootHeader.parse(self._file.metadata.metadata, location)
         listed = self.header.manifest_list
         self.manifests = parse_manifest_list(listed, location) if listed else ManifestListTable.empty()
@@ -210,7 +223,9 @@ class RootManifest:
         if name in PLAIN:
             return found[0].cast(ENTRY_TYPES[name])
         if name in LEAF_OF_MAP:
-            return _pack_map(name, dict(zip(self.header.columns.values(), found[1:], strict=True)), found[0].to_numpy())
+            # As columns, a missing and an empty map look alike; a bit distinguishes them.
+            is_empty = np.asarray((found[0].to_numpy() >> STAT_MAPS.index(name)) & 1, dtype=np.bool_)
+            return pack_map(name, dict(zip(self.header.columns.values(), found[1:], strict=True)), is_empty)
         prefix, _, field_id = name.rpartition(".")
         if name == partition_column(field_id):
             type_ = self.header.partition[int(field_id)][1]
@@ -227,19 +242,3 @@ def _leaf(table: pa.Table, path: tuple[str, ...]) -> pa.Array:
     for name in path[1:]:
         array = pc.struct_field(array, name)
     return array
-
-
-def _pack_map(name: str, columns: Mapping[int, pa.Array], empty_maps: npt.NDArray[np.int8]) -> pa.Array:
-    """The maps of columns by key, in the order of the keys; the inverse of ``root_writer.unpack_map``."""
-    type_ = ENTRY_TYPES[name]
-    value_type = type_.value_type[1].type
-    ids, length = np.array(sorted(columns), dtype=np.int32), len(empty_maps)
-    whole = [columns[int(key)].cast(value_type) for key in ids]
-    there = np.stack([valid_mask(c) for c in whole], axis=1) if whole else np.zeros((length, 0), dtype=np.bool_)
-    row, at = np.nonzero(there)
-    counts = there.sum(axis=1)
-    values = pa.concat_arrays(whole).take(pa.array(at * length + row)) if whole else pa.array([], value_type)
-    # As columns, a missing and an empty map look alike; a bit distinguishes them.
-    is_empty = np.asarray((empty_maps >> STAT_MAPS.index(name)) & 1, dtype=np.bool_)
-    items = pa.StructArray.from_arrays([pa.array(ids[at]), values], type=type_.value_type)
-    return list_array(type_, counts, (counts > 0) | is_empty, items)

@@ -58,6 +58,7 @@ from floeplan.metadata.manifests.schemas import manifest_suffix
 from floeplan.metadata.manifests.values import decode_bounds, decode_values, fitting, partition_arrow_type, to_logical
 from floeplan.metadata.manifests.writer import manifest_row, write_manifest
 from floeplan.metadata.root import HEADER_KEY, LEAF_OF_MAP, PLAIN, RootHeader, RootManifest
+from floeplan.metadata.v4.stats import unpack_map
 from floeplan.partition.fields import BoundField, source_types
 from floeplan.partition.transforms import apply_vector, integer_limits
 from floeplan.partition.union import UnionField, UnionPartitionType
@@ -204,22 +205,6 @@ def _row_groups(entries: EntriesTable, most: int) -> Iterator[slice]:
     breaks = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), len(entries)]
     for start, end in pairwise(breaks):
         yield from (slice(at, min(at + most, end)) for at in range(start, end, most))
-
-
-def unpack_map(pairs: pa.Array) -> dict[int, pa.Array]:
-    """A map per entry as a column for each key, null where a map does not have it; of a key twice the last counts."""
-    items = pairs.flatten()
-    keys = pc.struct_field(items, "key").to_numpy(zero_copy_only=False)
-    values = pc.struct_field(items, "value")
-    rows = pc.list_parent_indices(pairs).to_numpy()
-    order = np.argsort(keys, kind="stable")
-    found, starts = np.unique(keys[order], return_index=True)
-    columns = {}
-    for key, (start, end) in zip(found.tolist(), pairwise([*starts, len(order)]), strict=True):
-        places = np.full(len(pairs), -1, dtype=np.int64)
-        places[rows[order[start:end]]] = order[start:end]
-        columns[key] = values.take(pa.array(places, mask=places < 0))
-    return columns
 
 
 def _stat_columns(field_ids: set[int], metadata: TableMetadata) -> dict[str, tuple[int, PrimitiveType | None]]:

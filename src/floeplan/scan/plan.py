@@ -297,7 +297,8 @@ class _Planner:
 
     def _pass_manifests(self) -> Mask:
         clock = time.perf_counter()
-        evaluation = evaluate_manifests(self.predicate, self.reader.manifests)
+        bounds = self.reader.manifest_bounds(self.predicate.columns)
+        evaluation = evaluate_manifests(self.predicate, self.reader.manifests, bounds)
         data, keep = ~is_delete_manifest(self.reader.manifests), evaluation.tri.keep
         kept, proven = int((keep & data).sum()), int((evaluation.tri.all_match & data).sum())
         effects = manifest_effects(evaluation, data, self.reader.manifests.spec_id)

@@ -214,7 +214,8 @@ def _summarise_specs(run: Totals, files: PlannedFiles) -> tuple[SpecSummary, ...
             spec=", ".join(parts) or "unpartitioned",
             manifests_total=int(of_spec.sum()),
             manifests_kept=int((of_spec & run.kept).sum()),
-            files_total=_live_total(run, of_spec, "files"),
+            # A leaf of a metadata tree may have files of several specs, of which it counts only the sum.
+            files_total=None if (run.manifests.spec_id[is_data] < 0).any() else _live_total(run, of_spec, "files"),
             files_kept=int(kept.sum()),
             bytes_kept=int(sizes[kept].sum()),
             recovered=_recovered(run, files.entries.filter(kept), spec.spec_id) if run.recover else None,

@@ -254,8 +254,8 @@ def sum_effects(parts: Sequence[tuple[ConjunctEffect, ...]]) -> tuple[ConjunctEf
 
 
 def _masks_by_spec(spec_id: npt.NDArray[Any], chosen: Mask) -> dict[int, Mask]:
-    """The chosen containers of each spec."""
-    specs = np.flatnonzero(np.bincount(spec_id)).tolist() if len(spec_id) else []
+    """The chosen containers of each spec; -1 for manifests of several specs, which metadata trees have."""
+    specs = (np.flatnonzero(np.bincount(spec_id + 1)) - 1).tolist() if len(spec_id) else []
     masks = {specs[0]: chosen} if len(specs) == 1 else {spec: chosen & (spec_id == spec) for spec in specs}
     return {spec: mask for spec, mask in masks.items() if mask.any()}
 

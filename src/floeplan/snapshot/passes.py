@@ -38,8 +38,9 @@ from floeplan.partition.fields import SourceTypes
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType, partition_answer
 from floeplan.predicate.build import and_, conjuncts
+from floeplan.predicate.evaluate import answer_leaf
 from floeplan.predicate.ir import Column, IrExpr
-from floeplan.predicate.stats import to_mask
+from floeplan.predicate.stats import StatsTable, Tri, to_mask
 from floeplan.snapshot.effects import (
     ConjunctEffect,
     Evaluation,
@@ -63,12 +64,22 @@ def is_delete_manifest(manifests: ManifestListTable) -> Mask:
     return np.asarray(manifests.content == DELETES)
 
 
-def evaluate_manifests(predicate: Predicate, manifests: ManifestListTable) -> Evaluation:
-    """Pass 1: evaluate the partition summaries of all specs; manifests without live files never match."""
+def evaluate_manifests(
+    predicate: Predicate, manifests: ManifestListTable, bounds: StatsTable | None = None
+) -> Evaluation:
+    """Pass 1: evaluate the partition summaries of all specs; manifests without live files never match.
+
+    ``bounds`` are statistics of columns for each manifest, which metadata trees have instead of summaries.
+    """
     live = ~((manifests.added_files == 0) & (manifests.existing_files == 0))
     stats = manifest_stats(manifests, predicate.fields, live)
     fields = [field.bound for field in predicate.fields]
-    return evaluate_conjuncts(predicate.expr, live, lambda leaf: partition_answer(leaf, fields, stats))
+
+    def answer(leaf: IrExpr) -> Tri:
+        by_partition = partition_answer(leaf, fields, stats)
+        return by_partition if bounds is None else by_partition.refine(answer_leaf(leaf, bounds))
+
+    return evaluate_conjuncts(predicate.expr, live, answer)
 
 
 def evaluate_entries(predicate: Predicate, entries: EntriesTable) -> Evaluation:

@@ -12,7 +12,7 @@ what they do with a truncated list cannot be undone.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -45,6 +45,9 @@ from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
     from floeplan.metadata.root import RootManifest
+    from floeplan.metadata.v4.tree import MetadataTree
+    from floeplan.predicate.ir import Column
+    from floeplan.predicate.stats import StatsTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ class SnapshotReader:
         union: The union of the partition fields of all specs.
         io: Where the files are; local files need none.
         cache: A cache of decoded manifests; ``None`` decodes them every time.
-        root: The root manifest to read instead of the manifest list and manifests.
+        root: The root manifest or metadata tree to read instead of the manifest list and manifests.
         max_workers: Files fetched in parallel from a remote store.
     """
 
@@ -165,7 +168,7 @@ class SnapshotReader:
     union: UnionPartitionType
     io: FileIO | None
     cache: EntriesSource | None = None
-    root: RootManifest | None = None
+    root: RootManifest | MetadataTree | None = None
     max_workers: int = MAX_WORKERS
 
     @classmethod
@@ -181,9 +184,9 @@ class SnapshotReader:
         """Read the manifest list of a snapshot, or the root manifest at ``root``."""
         opened = None
         if root is not None:
-            from floeplan.metadata.root import RootManifest  # imports pyarrow.parquet, which other plans do not need
+            from floeplan.metadata.root import open_root  # imports pyarrow.parquet, which other plans do not need
 
-            opened = RootManifest(root, table.io)
+            opened = open_root(root, table.metadata, table.io)
             opened.check(table.metadata, None if snapshot is None else snapshot.snapshot_id)
             manifests = opened.manifests
         elif snapshot is None:
@@ -206,6 +209,11 @@ class SnapshotReader:
         live = (self.manifests.added_files != 0) | (self.manifests.existing_files != 0)
         chosen = live & (self.manifests.content == content)
         return np.flatnonzero(chosen if keep is None else chosen & keep)
+
+    def manifest_bounds(self, columns: Mapping[int, Column]) -> StatsTable | None:
+        """The statistics of columns that a metadata tree keeps of each manifest; manifest lists have none."""
+        leaf_stats = getattr(self.root, "leaf_stats", None)
+        return None if leaf_stats is None else leaf_stats(columns)
 
     def entries(self, rows: Ints | None, columns: EntryColumns, *, live: bool = True) -> EntriesTable:
         """Read the manifest entries of these rows of the manifest list, in that order.

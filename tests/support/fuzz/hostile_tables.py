@@ -48,6 +48,7 @@ from floeplan.maintain.orphans import remove_orphans
 from floeplan.metadata.files import Location, TableLocations
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.root_writer import write_root
+from floeplan.metadata.v4.convert import write_tree
 from floeplan.parquet.footer.footer import ColumnChunks, read_footer
 from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.options import PruneOptions
@@ -244,7 +245,9 @@ class Sample:
         self.metadata = _local(table.metadata_location)
         root = folder / ROOT
         write_root(table, str(root), table.current_snapshot())
-        self.files = _files(table) | {"root": root}
+        tree = write_tree(table, str(folder / "tree"), table.current_snapshot(), leaf_entries=1)
+        leaf = next(path for path in tree.leaves if "leaf" in path)
+        self.files = _files(table) | {"root": root, "v4 root": Path(tree.root), "v4 leaf": Path(leaf)}
 
     def edits(self, target: str, random: Random) -> list[Edit]:
         data = self.files[target].read_bytes()
@@ -269,6 +272,8 @@ class Sample:
             lambda: inspect_table(metadata).to_dict(),
             lambda: doctor(metadata).to_dict(),
             lambda: plan_scan(metadata, "id = 12", options=replace(SCAN, root=root)).to_arrow(),
+            lambda: plan_scan(metadata, "id = 12", options=replace(SCAN, root=str(self.files["v4 root"]))).to_arrow(),
+            lambda: plan_scan(metadata, options=replace(SCAN, root=str(self.files["v4 root"]))).to_dict(),
             lambda: RewriteDataFilesPlanner(metadata, rewrite, cache=False).plan_with_stats().to_dict(),
             lambda: upgrade_spec(metadata, options=UpgradeOptions(dry_run=True)).to_dict(),
             lambda: expire_snapshots(metadata, older_than_ms=2**53).to_dict(),
@@ -383,6 +388,7 @@ def examine(sample: Damageable) -> None:
 def _new_root(metadata: str) -> None:
     table = load_table(metadata)
     write_root(table, f"{metadata}.root.parquet", table.current_snapshot()).to_dict()
+    write_tree(table, f"{metadata}.tree", table.current_snapshot(), leaf_entries=1).to_dict()
 
 
 def run(sample: Damageable, target: str, edits: list[Edit]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,9 +16,17 @@ from floeplan.text import counted, human_bytes, percent
 if TYPE_CHECKING:
     from floeplan.maintain.inspect import Inspection
     from floeplan.metadata.root_writer import RootSummary
+    from floeplan.metadata.v4.convert import TreeSummary
 
 BAR = 24
 MOST_SNAPSHOTS = 8
+
+
+class EntriesLayout(StrEnum):
+    """What ``entries`` writes."""
+
+    FILE = "file"
+    V4 = "v4"
 
 
 def inspect(
@@ -104,13 +113,34 @@ def _bar(part: int, whole: int) -> str:
 
 
 OutputOption = Annotated[
-    str, typer.Option("-o", "--output", metavar="FILE.parquet", help="The file to write; an existing one is replaced.")
+    str,
+    typer.Option(
+        "-o", "--output", metavar="PATH", help="The file to write (an existing one is replaced), or the folder of v4."
+    ),
+]
+LayoutOption = Annotated[
+    EntriesLayout, typer.Option("--layout", help="One file, or the metadata tree of the Iceberg v4 draft.")
+]
+LeafOption = Annotated[
+    int | None,
+    typer.Option(
+        "--leaf-entries",
+        metavar="N",
+        min=0,
+        help="v4: files per leaf (default 10000); 0 puts all in the root.",
+    ),
+]
+KeepOption = Annotated[
+    bool, typer.Option("--keep-manifests", help="v4: refer to the table's manifests instead of writing leaves.")
 ]
 
 
 def entries(
     table: common.TableArgument,
     output: OutputOption,
+    layout: LayoutOption = EntriesLayout.FILE,
+    leaf_entries: LeafOption = None,
+    keep_manifests: KeepOption = False,
     snapshot_id: common.SnapshotOption = None,
     ref: common.RefOption = None,
     catalog: common.CatalogOption = None,
@@ -118,13 +148,32 @@ def entries(
 ) -> None:
     """Write the manifest entries of a snapshot to one Parquet file. It has the entries of all partition specs.
 
+    With --layout v4 (experimental) they are written to a folder as a root manifest and leaves of the Iceberg v4 draft.
+
     floeplan entries db.events -o root.parquet
     """
     from floeplan.catalog import load_table
-    from floeplan.metadata.root_writer import write_root
+    from floeplan.errors import BadInputError
     from floeplan.snapshot.reader import resolve_target
 
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref)
+    if layout is EntriesLayout.V4:
+        from floeplan.metadata.v4.convert import LEAF_ENTRIES, write_tree
+
+        result = write_tree(
+            target.table,
+            output,
+            target.snapshot,
+            leaf_entries=LEAF_ENTRIES if leaf_entries is None else leaf_entries,
+            keep_manifests=keep_manifests,
+            io=target.table.io,
+        )
+        common.show(result, draw_tree, as_json=json)
+        return
+    if leaf_entries is not None or keep_manifests:
+        raise BadInputError("--leaf-entries and --keep-manifests need --layout v4")
+    from floeplan.metadata.root_writer import write_root
+
     common.show(write_root(target.table, output, target.snapshot, io=target.table.io), draw_root, as_json=json)
 
 
@@ -138,4 +187,17 @@ def draw_root(summary: RootSummary) -> RenderableType:
         "row groups": f"{summary.row_groups:,}, each of one spec",
     }
     title = Text(f"{summary.location}  {human_bytes(summary.bytes)}", style="bold")
+    return Group(title, *(Text(f"  {label:<11}{value}") for label, value in lines.items()))
+
+
+def draw_tree(summary: TreeSummary) -> RenderableType:
+    """Render what was written."""
+    lines = {
+        "profile": f"{summary.profile}, experimental",
+        "snapshot": "none, the table is empty" if summary.snapshot_id is None else str(summary.snapshot_id),
+        "entries": f"{counted(summary.entries, 'file')}, {counted(summary.vectors, 'deletion vector')}",
+        "leaves": counted(len(summary.leaves), "manifest"),
+        "not held": "; ".join(summary.lost) or "nothing",
+    }
+    title = Text(f"{summary.root}  {human_bytes(summary.bytes)}", style="bold")
     return Group(title, *(Text(f"  {label:<11}{value}") for label, value in lines.items()))

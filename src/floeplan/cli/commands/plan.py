@@ -41,7 +41,8 @@ MisplacedOption = Annotated[
     ),
 ]
 RootOption = Annotated[
-    str | None, typer.Option("--root", metavar="FILE", help="Plan from a root manifest written by 'floeplan entries'.")
+    str | None,
+    typer.Option("--root", metavar="FILE", help="Plan from a root written by 'floeplan entries'."),
 ]
 PlanSparkOption = Annotated[
     str | None, typer.Option("--spark", metavar="URL", help="Evaluate manifests on this Spark session.")

@@ -270,7 +270,8 @@ class RawColumn:
         """The inverse of ``to_arrow``."""
         kind = {pa.int64(): Kind.INT, pa.float64(): Kind.FLOAT}.get(array.type, Kind.BYTES)
         buffers = array.buffers()
-        numbers = buffers[1] if buffers[1] is not None else bytes(8)
+        # Buffers of an empty array may have any size.
+        numbers = buffers[1] if buffers[1] is not None and len(array) else bytes(8)
         values = _view(numbers, np.float64) if kind is Kind.FLOAT else _view(numbers, np.int64)
         ends = array.offset + len(array) + (kind is Kind.BYTES)
         data = buffers[2] if kind is Kind.BYTES and buffers[2] is not None else b""

@@ -24,18 +24,18 @@ from floeplan.metadata.avro.program import Fields, Items, Keyed, Scalar
 from floeplan.metadata.manifests.entries import concat_columns
 from floeplan.metadata.manifests.values import fixed_width
 from floeplan.text import one_line
-from floeplan.vectors import Ints, valid_mask
+from floeplan.vectors import Ints, one_array, valid_mask
 
 MAGIC = b"PAR1"
 
-_MOST_BYTES = 4 * 1024**3
+MOST_BYTES = 4 * 1024**3
 """The most bytes that a manifest may say it has uncompressed; the largest ones have a few tens of MB."""
 
 _STATUS = 0
 """Field id of the status."""
 
 _PATHS = frozenset({"file_path", "referenced_data_file"})
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, LookupError, OverflowError)
+UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, LookupError, OverflowError)
 """What Arrow raises for damaged files, and what becomes of columns that are not of the expected shape."""
 
 
@@ -91,7 +91,7 @@ class ParquetManifests:
             file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
             footer, schema = file.metadata, file.schema_arrow
             claimed = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
-            if footer.num_rows > len(data) or claimed > _MOST_BYTES:
+            if footer.num_rows > len(data) or claimed > MOST_BYTES:
                 raise _damaged(path, "its footer counts more entries than its bytes can hold")
             groups = self._groups.setdefault(spec_id, [])
             group = next((one for one in groups if one.schema.equals(schema, check_metadata=True)), None)
@@ -99,7 +99,7 @@ class ParquetManifests:
                 group = _Group(path, want, schema, dict(_located(schema, want)))
                 groups.append(group)
             table = file.read([".".join(names) for names in group.found.values()], use_threads=False)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise _damaged(path, one_line(error)) from error
         group.tables.append(table)
         group.positions.append(position)
@@ -110,7 +110,7 @@ class ParquetManifests:
         for group in (one for groups in self._groups.values() for one in groups):
             try:
                 yield self._decoded(group)
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 raise _damaged(group.path, one_line(error)) from error
 
     def _decoded(self, group: _Group) -> DecodedManifests:
@@ -124,7 +124,7 @@ class ParquetManifests:
             table, counts = table.filter(keep), kept[ends] - kept[ends - counts]
         columns = {}
         for name, values in _decode(_columns(table), group.want):
-            columns[name] = _raw(resolve_all(self._table_location, values) if name in _PATHS else values)
+            columns[name] = raw_column(resolve_all(self._table_location, values) if name in _PATHS else values)
         return DecodedManifests(columns, group.positions, counts.tolist())
 
 
@@ -157,7 +157,7 @@ def _located(
     fields: Iterable[pa.Field], want: Fields, within: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The columns of ``want`` that a schema has, each with the names that lead to it."""
-    known = {_field_id(one): one for one in fields}
+    known = {field_id_of(one): one for one in fields}
     for field_id, inner in want.by_id:
         if field_id not in known:
             continue
@@ -174,13 +174,14 @@ def _located(
                 yield prefix, names
 
 
-def _field_id(one: pa.Field) -> int:
+def field_id_of(one: pa.Field) -> int:
+    """The field id of a column; -1 if it has none."""
     return int((one.metadata or {}).get(b"PARQUET:field_id", -1))
 
 
 def _columns(table: pa.Table) -> dict[int, pa.Array]:
     """The columns of a table by field id."""
-    return {_field_id(one): table.column(at).combine_chunks() for at, one in enumerate(table.schema)}
+    return {field_id_of(one): one_array(table.column(at)) for at, one in enumerate(table.schema)}
 
 
 def _decode(fields: Mapping[int, pa.Array], want: Fields) -> Iterator[tuple[str, pa.Array]]:
@@ -193,7 +194,7 @@ def _decode(fields: Mapping[int, pa.Array], want: Fields) -> Iterator[tuple[str,
             case Scalar(name):
                 yield name, array
             case Fields():
-                nested = {_field_id(one): array.field(at) for at, one in enumerate(array.type)}
+                nested = {field_id_of(one): array.field(at) for at, one in enumerate(array.type)}
                 yield from _decode(nested, inner)
             case Items(name, item):
                 counts, parts = _items(array)
@@ -211,9 +212,9 @@ def _items(array: pa.Array) -> tuple[Ints, dict[int, pa.Array]]:
     offsets = np.asarray(array.offsets).astype(np.int64)
     first, end = int(offsets[0]), int(offsets[-1])
     if pa.types.is_map(array.type):
-        parts = {_field_id(array.type.key_field): array.keys, _field_id(array.type.item_field): array.items}
+        parts = {field_id_of(array.type.key_field): array.keys, field_id_of(array.type.item_field): array.items}
     else:
-        parts = {_field_id(array.type.value_field): array.values}
+        parts = {field_id_of(array.type.value_field): array.values}
     return np.diff(offsets), {key: items[first:end] for key, items in parts.items()}
 
 
@@ -229,7 +230,7 @@ def _by_key(array: pa.Array, prefix: str, keys: tuple[int, ...]) -> Iterator[tup
         yield f"{prefix}{key}", values.take(pa.array(index, mask=index < 0))
 
 
-def _raw(array: pa.Array) -> RawColumn:
+def raw_column(array: pa.Array) -> RawColumn:
     """A column as the Avro decoder would give it: 64-bit numbers, or bytes; decimals are big-endian bytes."""
     stored, type_ = array.type, array.type
     if isinstance(type_, pa.BaseExtensionType):  # UUIDs

@@ -1,0 +1,431 @@
+"""Writes v4 manifests: rows of data files with their deletion vectors, and references to manifests.
+
+Rule: one ``ManifestLayout`` describes root and leaves of a tree: the union tuple, and the columns with statistics. Rows
+are Arrow tables of its schema, written as one Parquet row group. Paths below the table location are stored relative to
+it. Every file has a partition tuple, and ``tight_bounds`` is never null: Iceberg 1.12.0 prunes files without a tuple
+and fails on null (see ``stats``).
+
+Fail-safe: a path that would be read back as another one, and a value that does not fit its type, are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import NestedField, PrimitiveType, StructType, UnknownType
+
+from floeplan.errors import CorruptMetadataError, UnsupportedError
+from floeplan.format4 import first_relative
+from floeplan.metadata.manifests.entries import EntriesTable, partition_column
+from floeplan.metadata.manifests.parquet_reader import field_id_of
+from floeplan.metadata.manifests.values import to_logical
+from floeplan.metadata.v4 import fields as ids
+from floeplan.metadata.v4.fields import ContentType, EntryStatus
+from floeplan.metadata.v4.mumbling import encode_positions
+from floeplan.metadata.v4.schemas import content_stats_type, stored_schema, tracked_file_schema, union_tuple_type
+from floeplan.metadata.v4.stats import METRIC_OF_MAP, aggregate, typed_values, unpack_map
+from floeplan.partition.fields import source_types
+from floeplan.vectors import Ints, valid_mask
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestOptions:
+    """How the Parquet files are written.
+
+    Attributes:
+        compression: The codec.
+        dictionaries: Whether columns may be dictionary-encoded.
+        statistics: Whether column chunks have statistics.
+    """
+
+    compression: str = "zstd"
+    dictionaries: bool = True
+    statistics: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestLayout:
+    """The schema of a tree's manifests, and what is needed to fill it.
+
+    Attributes:
+        schema: The columns.
+        columns: The type of each column with statistics by field id.
+        location: The table's location.
+    """
+
+    schema: pa.Schema
+    columns: Mapping[int, PrimitiveType]
+    location: str
+
+    @classmethod
+    def of(
+        cls,
+        metadata: TableMetadata,
+        columns: Iterable[int] | None = None,
+        partition_types: Mapping[int, PrimitiveType] | None = None,
+    ) -> ManifestLayout:
+        """The layout for a table.
+
+        Args:
+            metadata: The table.
+            columns: The columns with statistics, dropped ones too; those that Iceberg Java infers if not given.
+            partition_types: Types of partition fields that no schema gives any more.
+        """
+        stats = list(content_stats_type(metadata.schema(), columns).fields)
+        for schema in sorted(metadata.schemas, key=lambda one: -one.schema_id) if columns is not None else ():
+            known, names = {field.field_id for field in stats}, {field.name for field in stats}
+            for field in content_stats_type(schema, columns).fields:
+                if field.field_id not in known:
+                    name = f"{field.name}_{field.field_id}" if field.name in names else field.name
+                    stats.append(NestedField(field.field_id, name, field.field_type, required=False))
+        fields = []
+        for field in union_tuple_type(metadata, stored=True).fields:
+            type_ = field.field_type
+            if isinstance(type_, UnknownType):
+                type_ = (partition_types or {}).get(field.field_id, type_)
+            fields.append(NestedField(field.field_id, field.name, type_, required=False))
+        chosen = {field.field_id for field in stats}
+        types = source_types(metadata.schema(), metadata.schemas)
+        known_types = {key: found[0] for key, found in types.items() if ids.stats_id(key) in chosen}
+        schema = stored_schema(tracked_file_schema(StructType(*fields), StructType(*stats)))
+        return cls(schema, known_types, metadata.location)
+
+    def has(self, name: str) -> bool:
+        """Whether a column is stored."""
+        return bool(self.schema.get_field_index(name) >= 0)
+
+    def table(self, columns: Mapping[str, pa.Array], rows: int) -> pa.Table:
+        """Rows of these columns; others are null."""
+        arrays = [
+            _cast(columns[field.name], field.type) if field.name in columns else _nothing(field.type, rows)
+            for field in self.schema
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def struct(self, name: str, values: Mapping[str, pa.Array], rows: int, valid: pa.Array | None = None) -> pa.Array:
+        """A struct column; where it is null, required fields get a value that nobody reads."""
+        fields, arrays = list(self.schema.field(name).type), []
+        for field in fields:
+            given = values.get(field.name)
+            array = _nothing(field.type, rows) if given is None else _cast(given, field.type)
+            arrays.append(array if field.nullable or not array.null_count else array.fill_null(_dummy(field.type)))
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=None if valid is None else pc.invert(valid))
+
+
+def _nothing(type_: pa.DataType, rows: int) -> pa.Array:
+    """Nulls; Arrow writes a struct that is null only if its required fields have values."""
+    if not pa.types.is_struct(type_):
+        return pa.nulls(rows, type_)
+    arrays = [_nothing(field.type, rows) if field.nullable else pa.repeat(_dummy(field.type), rows) for field in type_]
+    return pa.StructArray.from_arrays(arrays, fields=list(type_), mask=pa.array(np.ones(rows, dtype=np.bool_)))
+
+
+def _dummy(type_: pa.DataType) -> pa.Scalar:
+    return pa.scalar("" if pa.types.is_large_string(type_) else 0, type_)
+
+
+def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    if array.type == type_:
+        return array
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, array.cast(type_.storage_type))
+    try:
+        return array.cast(type_)
+    except pa.ArrowException as error:
+        raise CorruptMetadataError(f"a value does not fit its type {type_}: {error}") from error
+
+
+def relative_paths(location: str, paths: pa.Array) -> pa.Array:
+    """Paths as format 4 stores them: relative below the table location, otherwise as they are.
+
+    Raises:
+        UnsupportedError: A path elsewhere has no URI scheme, and would be read as a relative one.
+    """
+    prefix = f"{location}/"
+    below = pc.starts_with(paths, prefix)
+    if len(paths) and pc.all(below, min_count=0).as_py():
+        short = pc.utf8_slice_codeunits(paths, len(prefix))
+    else:
+        short = pc.if_else(below, pc.utf8_slice_codeunits(paths, len(prefix)), paths)
+    # A name with a colon can look like one with a scheme, which is an absolute path.
+    if pc.any(pc.match_substring(short, ":"), min_count=0).as_py():
+        looks_absolute = pc.and_(below, pc.match_substring_regex(short, "^[A-Za-z][A-Za-z0-9+.-]*:"))
+        short = pc.if_else(looks_absolute, paths, short)
+    elsewhere = paths.filter(pc.invert(pc.fill_null(below, True)))
+    wrong = first_relative(elsewhere) if len(elsewhere) else None
+    if wrong is not None:
+        raise UnsupportedError(
+            f"format {ids.FORMAT_VERSION} would take {wrong!r} for a relative path: it has no URI scheme and is "
+            f"not below the table location {location!r}",
+            context={"file": wrong},
+        )
+    return short
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The deletion vectors of data files: one row for each file, null where it has none."""
+
+    location: pa.Array
+    offset: pa.Array
+    size: pa.Array
+    cardinality: pa.Array
+    key_metadata: pa.Array
+    snapshot_id: pa.Array
+
+    @classmethod
+    def matched(cls, data: EntriesTable, vectors: EntriesTable) -> Vectors:
+        """The vectors among delete files that apply to each data file."""
+        found = pc.index_in(data.path, value_set=vectors.array("referenced_data_file"))
+        at = found.fill_null(-1).to_numpy().astype(np.int64)
+        newer = vectors.sequence_number[at] >= data.sequence_number if len(vectors) else at >= 0
+        missing = (at < 0) | ~newer
+        rows = pa.array(np.where(missing, 0, at), mask=missing)
+        names = ("file_path", "content_offset", "content_size_in_bytes", "record_count", "key_metadata", "snapshot_id")
+        return cls(*(vectors.array(name).take(rows) for name in names))
+
+
+def data_rows(
+    layout: ManifestLayout,
+    entries: EntriesTable,
+    vectors: Vectors | None,
+    status: Ints,
+    dropped: set[str] | None = None,
+) -> pa.Table:
+    """Rows of data files.
+
+    Args:
+        layout: The schema.
+        entries: The files, as whole entries.
+        vectors: Their deletion vectors.
+        status: Values of ``EntryStatus``.
+        dropped: Collects what the rows cannot hold.
+    """
+    rows = len(entries)
+    tracking = {name: entries.array(name) for name in ("snapshot_id", "sequence_number", "file_sequence_number")}
+    tracking |= {"status": pa.array(status, pa.int32()), "first_row_id": entries.array("first_row_id")}
+    made: dict[str, pa.Array] = {
+        "content_type": _constant(int(ContentType.DATA), rows),
+        "format_version": _constant(ids.FORMAT_VERSION, rows),
+        "location": relative_paths(layout.location, entries.path),
+        "spec_id": entries.array("spec_id"),
+    }
+    for name in ("file_format", "record_count", "file_size_in_bytes", "sort_order_id", "key_metadata", "split_offsets"):
+        made[name] = entries.array(name)
+    if vectors is not None and vectors.offset.null_count < rows:
+        tracking["dv_snapshot_id"] = vectors.snapshot_id
+        parts = {"offset": vectors.offset, "size_in_bytes": vectors.size, "cardinality": vectors.cardinality}
+        parts |= {"location": relative_paths(layout.location, vectors.location), "key_metadata": vectors.key_metadata}
+        made["deletion_vector"] = layout.struct("deletion_vector", parts, rows, vectors.location.is_valid())
+    made["tracking"] = layout.struct("tracking", tracking, rows)
+    if layout.has("partition"):
+        made["partition"] = _tuples(layout, entries)
+    if layout.has("content_stats"):
+        made["content_stats"] = _content_stats(layout, entries, dropped if dropped is not None else set())
+    return layout.table(made, rows)
+
+
+def _constant(value: int, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.int32()), rows)
+
+
+def _tuples(layout: ManifestLayout, entries: EntriesTable) -> pa.Array:
+    arrays, fields = [], list(layout.schema.field("partition").type)
+    for field in fields:
+        name, type_ = partition_column(field_id_of(field)), entries.partition_types.get(field_id_of(field))
+        known = type_ is not None and name in entries and not isinstance(type_, UnknownType)
+        values = to_logical(type_, entries.array(name)) if known and type_ is not None else pa.nulls(len(entries))
+        arrays.append(_cast(values, field.type))
+    return pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+def _content_stats(layout: ManifestLayout, entries: EntriesTable, dropped: set[str]) -> pa.Array:
+    """The maps of statistics as typed columns; a column has a struct where it has a metric."""
+    maps = {metric: unpack_map(entries.array(name)) for name, metric in METRIC_OF_MAP.items()}
+    arrays, fields = [], list(layout.schema.field("content_stats").type)
+    of_base = {ids.stats_id(field_id): field_id for field_id in layout.columns}
+    for field in fields:
+        field_id = of_base[field_id_of(field)]
+        known = np.zeros(len(entries), dtype=np.bool_)
+        metrics = {}
+        for metric in field.type:
+            raw = maps.get(metric.name, {}).get(field_id)
+            if raw is None:
+                metrics[metric.name] = _nothing(metric.type, len(entries))
+                continue
+            values = typed_values(layout.columns[field_id], raw) if metric.name.endswith("_bound") else raw
+            if values is None or values.null_count > raw.null_count:
+                dropped.add("bounds that are no values of their column's type")
+            nothing = values is None or pa.types.is_struct(metric.type)
+            metrics[metric.name] = _nothing(metric.type, len(entries)) if nothing else _cast(values, metric.type)
+            known |= valid_mask(metrics[metric.name])
+        if "tight_bounds" in metrics:
+            metrics["tight_bounds"] = pa.array(np.zeros(len(entries), dtype=np.bool_), mask=~known)
+        parts = list(metrics.values())
+        arrays.append(pa.StructArray.from_arrays(parts, fields=list(field.type), mask=pa.array(~known)))
+    return pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A row of a root that refers to a manifest.
+
+    Attributes:
+        location: The manifest.
+        size: Its bytes.
+        records: Its rows.
+        status: A value of ``EntryStatus``.
+        snapshot_id: The snapshot that added the manifest.
+        sequence_number: Its sequence number.
+        counts: Files and rows by stored status.
+        min_sequence_number: The oldest data sequence number of its live files.
+        first_row_id: Where the row ids of its files begin.
+        content: A data or delete manifest.
+        older: Whether it is a manifest of format 1 to 3; those have one spec.
+        spec_id: That spec.
+        stats: Its content statistics, as one row.
+        removed: Positions of rows that are not live any more.
+        dv_snapshot_id: The snapshot that changed them last.
+        deleted: Those that the snapshot deleted.
+        replaced: Those that the snapshot replaced.
+    """
+
+    location: str
+    size: int
+    records: int
+    status: EntryStatus
+    snapshot_id: int
+    sequence_number: int
+    counts: Mapping[str, tuple[int, int]]
+    min_sequence_number: int
+    first_row_id: int | None = None
+    content: ContentType = ContentType.DATA_MANIFEST
+    older: bool = False
+    spec_id: int | None = None
+    stats: pa.StructArray | None = None
+    removed: Ints | None = None
+    dv_snapshot_id: int | None = None
+    deleted: Ints | None = None
+    replaced: Ints | None = None
+
+
+def leaf_reference(
+    rows: pa.Table, location: str, size: int, snapshot_id: int, sequence_number: int, *, with_stats: bool = True
+) -> Reference:
+    """The reference to a leaf that a snapshot adds."""
+    tracking, records = rows.column("tracking").combine_chunks(), rows.column("record_count").to_numpy()
+    status = pc.struct_field(tracking, "status").to_numpy()
+    # Without a first row id of its leaf a file has none, whatever its row says.
+    sequence, first_rows = (
+        pc.struct_field(tracking, name).drop_null().to_numpy() for name in ("sequence_number", "first_row_id")
+    )
+    of_status = {
+        "added": status == EntryStatus.ADDED,
+        "existing": (status == EntryStatus.EXISTING) | (status == EntryStatus.MODIFIED),
+        "deleted": status == EntryStatus.DELETED,
+        "replaced": status == EntryStatus.REPLACED,
+    }
+    stats = None
+    if with_stats and "content_stats" in rows.column_names:
+        stats = aggregate(rows.column("content_stats").combine_chunks(), records)
+    return Reference(
+        location=location,
+        size=size,
+        records=len(rows),
+        status=EntryStatus.ADDED,
+        snapshot_id=snapshot_id,
+        sequence_number=sequence_number,
+        counts={name: (int(mask.sum()), int(records[mask].sum())) for name, mask in of_status.items()},
+        min_sequence_number=int(sequence.min()) if len(sequence) else sequence_number,
+        first_row_id=int(first_rows.min()) if len(first_rows) else None,
+        stats=stats,
+    )
+
+
+def reference_rows(layout: ManifestLayout, references: Sequence[Reference]) -> pa.Table:
+    """Rows that refer to manifests."""
+    rows = len(references)
+
+    def column(values: Iterable[object], type_: pa.DataType) -> pa.Array:
+        return pa.array(list(values), type_)
+
+    def bitmaps(name: str) -> pa.Array:
+        found = (getattr(one, name) for one in references)
+        return column((None if p is None or not len(p) else encode_positions(p) for p in found), pa.binary())
+
+    tracking = {
+        name: column((getattr(one, name) for one in references), pa.int64())
+        for name in ("snapshot_id", "sequence_number", "dv_snapshot_id", "first_row_id")
+    }
+    tracking |= {
+        "status": column((int(one.status) for one in references), pa.int32()),
+        "file_sequence_number": tracking["sequence_number"],
+        "deleted_positions": bitmaps("deleted"),
+        "replaced_positions": bitmaps("replaced"),
+    }
+    info = {"min_sequence_number": column((one.min_sequence_number for one in references), pa.int64())}
+    for name in ids.FILE_COUNTS:
+        for at, what in enumerate(("files", "rows")):
+            counts = (one.counts.get(name, (0, 0))[at] for one in references)
+            info[f"{name}_{what}_count"] = column(counts, pa.int64())
+    info["dv"] = bitmaps("removed")
+    paths = relative_paths(layout.location, column((one.location for one in references), pa.string()))
+    made = {
+        "tracking": layout.struct("tracking", tracking, rows),
+        "content_type": column((int(one.content) for one in references), pa.int32()),
+        "format_version": column(
+            (ids.OLDER_FORMAT if one.older else ids.FORMAT_VERSION for one in references), pa.int32()
+        ),
+        "location": paths,
+        "file_format": column(
+            ("AVRO" if one.location.endswith(".avro") else "PARQUET" for one in references), pa.string()
+        ),
+        "record_count": column((one.records for one in references), pa.int64()),
+        "file_size_in_bytes": column((one.size for one in references), pa.int64()),
+        "spec_id": column((one.spec_id for one in references), pa.int32()),
+        "manifest_info": layout.struct("manifest_info", info, rows),
+    }
+    if layout.has("content_stats") and rows:
+        type_ = layout.schema.field("content_stats").type
+        stats = [_nothing(type_, 1) if one.stats is None else _cast(one.stats, type_) for one in references]
+        made["content_stats"] = pa.concat_arrays(stats)
+    return layout.table(made, rows)
+
+
+def manifest_bytes(rows: pa.Table, properties: Mapping[str, str], options: ManifestOptions) -> bytes:
+    """A root or leaf as a Parquet file."""
+    sink = pa.BufferOutputStream()
+    try:
+        with pq.ParquetWriter(
+            sink,
+            rows.schema,
+            compression=options.compression,
+            store_schema=False,
+            use_dictionary=options.dictionaries,
+            write_statistics=options.statistics,
+            write_page_checksum=True,
+        ) as writer:
+            writer.write_table(rows, row_group_size=max(len(rows), 1))
+            writer.add_key_value_metadata(
+                {"format-version": str(ids.FORMAT_VERSION), "content": "data"} | dict(properties)
+            )
+    except pa.ArrowException as error:
+        raise CorruptMetadataError(f"rows cannot be written as a v4 manifest: {error}") from error
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def root_properties(metadata: TableMetadata, snapshot_id: int | None) -> dict[str, str]:
+    """What the footer of a root says of itself."""
+    return {
+        "schema-id": str(metadata.current_schema_id),
+        ids.PROFILE_KEY: ids.PROFILE,
+        ids.TABLE_KEY: str(metadata.table_uuid),
+        ids.SNAPSHOT_KEY: str(snapshot_id),
+    }
