@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from floeplan.spark.incremental import incremental
     from floeplan.spark.metadata_tables import metadata_table
     from floeplan.spark.read.reader import ReadOptions, ReadPlan, plan_read, read
+    from floeplan.sql_text.attach import attach
     from floeplan.sql_text.run import sql
     from floeplan.tasks.shipping import ship
     from floeplan.transaction.evolve_spec import EvolveResult
@@ -61,6 +62,7 @@ __all__ = [
     "UpgradeOptions",
     "Why",
     "append",
+    "attach",
     "compile_predicate",
     "delete",
     "doctor",
@@ -109,6 +111,7 @@ _HOMES = {
     "UpgradeOptions": "floeplan.rewrite.spec_upgrade.upgrade",
     "Why": "floeplan.scan.why",
     "append": "floeplan.dml.append",
+    "attach": "floeplan.sql_text.attach",
     "compile_predicate": "floeplan.predicate.compile",
     "delete": "floeplan.dml.delete_update",
     "doctor": "floeplan.maintain.doctor",
