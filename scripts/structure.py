@@ -34,6 +34,7 @@ ADDED = {
     "metadata columns": 130,
     "maintain": 1_350,
     "table folders": 110,
+    "queries on Spark": 700,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {

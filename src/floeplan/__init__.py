@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from floeplan.spark.incremental import incremental
     from floeplan.spark.metadata_tables import metadata_table
     from floeplan.spark.read.reader import ReadOptions, ReadPlan, plan_read, read
+    from floeplan.sql_text.attach import attach
     from floeplan.sql_text.create import create_table
     from floeplan.sql_text.run import sql
     from floeplan.tasks.shipping import ship
@@ -66,6 +67,7 @@ __all__ = [
     "UpgradeOptions",
     "Why",
     "append",
+    "attach",
     "compile_predicate",
     "create_table",
     "delete",
@@ -118,6 +120,7 @@ _HOMES = {
     "UpgradeOptions": "floeplan.rewrite.spec_upgrade.upgrade",
     "Why": "floeplan.scan.why",
     "append": "floeplan.dml.append",
+    "attach": "floeplan.sql_text.attach",
     "compile_predicate": "floeplan.predicate.compile",
     "create_table": "floeplan.sql_text.create",
     "delete": "floeplan.dml.delete_update",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from floeplan.spark.jvm import class_name, elements, optimized_plan, plan_nodes, with_settings
+from floeplan.spark.jvm import class_name, elements, optimized_plan, plan_nodes, reads_clock, with_settings, with_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,3 +41,24 @@ def test_the_optimized_plan_has_nodes_expressions_and_an_estimate(spark: SparkSe
     (value,) = elements(plan.expressions())
     assert (class_name(value), class_name(value.child())) == ("Alias", "Add")
     assert value.child().dataType().typeName() == "long"
+
+
+def test_a_relation_has_the_size_it_is_given(spark: SparkSession, tmp_path: Path) -> None:
+    """Without statistics of a catalog table Spark would use the size of the file."""
+    pq.write_table(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}), tmp_path / "f.parquet")
+    frame = spark.read.parquet(str(tmp_path / "f.parquet"))
+    sized = with_size(frame, 36 * 2**30)
+    plan = optimized_plan(sized.select("a").where("a > 1"))
+    assert plan is not None
+    assert int(str(plan.stats().sizeInBytes())) == 16 * 2**30  # of 8 + 8 bytes a row, of 8 + 8 + 20
+    assert sized.where("a > 1 AND _metadata.file_name = 'f.parquet'").count() == 2
+    assert with_size(spark.range(3), 5).count() == 3  # no relation of files
+
+
+def test_queries_that_read_the_clock_are_recognised(spark: SparkSession) -> None:
+    for query, expected in (
+        ("SELECT 1", False),
+        ("SELECT * FROM range(3) WHERE id < year(current_date())", True),
+        ("SELECT * FROM range(3) WHERE id IN (SELECT unix_seconds(now()))", True),
+    ):
+        assert reads_clock(spark.sql(query)) is expected

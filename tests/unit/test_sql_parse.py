@@ -244,10 +244,8 @@ def test_alter() -> None:
     [
         ("", "empty"),
         (";", "empty"),
-        ("SELECT 1", "SELECT reads"),
-        ("(SELECT 1)", "floeplan scan"),
-        ("WITH x AS (SELECT 1) SELECT * FROM x", "WITH … SELECT reads"),
-        ("SHOW TABLES", "SHOW reads"),
+        ("WITH x AS (SELECT 1) SELECT * FROM x", "WITH is not followed by INSERT"),
+        ("SHOW TABLES", "SHOW is not supported"),
         ("TRUNCATE TABLE db.t", "TRUNCATE is not supported"),
         ("DROP TABLE db.t", "DROP is not supported"),
         ("CALL system.rewrite_data_files('db.t')", "CALL is not supported"),

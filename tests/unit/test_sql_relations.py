@@ -13,7 +13,7 @@ import floeplan as fp
 from floeplan.errors import BadInputError, UnknownTableError
 from floeplan.spark import session
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
-from floeplan.sql_text.relations import find_table, open_table, table_references
+from floeplan.sql_text.relations import as_of, find_relation, find_table, open_table, table_references
 from floeplan.sql_text.run import StatementOptions, run_text
 from tests.support.tables.two_specs import catalog, two_spec_table
 
@@ -53,9 +53,66 @@ def test_names_where_a_table_is_expected(marked: str) -> None:
     assert replaced(plain) == marked
 
 
-def test_a_snapshot_of_a_source_is_refused() -> None:
-    with pytest.raises(BadInputError, match="VERSION AS OF is not supported"):
-        list(table_references("SELECT * FROM db.t VERSION AS OF 5"))
+@pytest.mark.parametrize(
+    ("clause", "version", "timestamp"),
+    [
+        ("VERSION AS OF 5", "5", None),
+        ("FOR SYSTEM_VERSION AS OF 'b'", "b", None),
+        ("TIMESTAMP AS OF '2024-01-01'", None, "'2024-01-01'"),
+        ("FOR SYSTEM_TIME AS OF TIMESTAMP '2024-01-01 00:00:00'", None, "TIMESTAMP '2024-01-01 00:00:00'"),
+        ("TIMESTAMP AS OF now() - INTERVAL 1 DAY", None, "now() - INTERVAL 1 DAY"),
+        ("TIMESTAMP AS OF (SELECT max(t) FROM u)", None, "(SELECT max(t) FROM u)"),
+    ],
+)
+@pytest.mark.parametrize("alias", ["", " x", " AS x"])
+def test_the_snapshot_of_a_table(clause: str, version: str | None, timestamp: str | None, alias: str) -> None:
+    text = f"SELECT * FROM db.t {clause}{alias} WHERE a = 1"
+    (found,) = table_references(text)
+    assert (found.version, found.timestamp, found.needs_alias) == (version, timestamp, not alias)
+    assert text[found.start : found.end] == f"db.t {clause}"
+
+
+def test_a_snapshot_without_its_value_is_refused() -> None:
+    for text in ("SELECT * FROM db.t VERSION AS OF x", "SELECT * FROM db.t TIMESTAMP AS OF"):
+        with pytest.raises(BadInputError, match="expected"):
+            list(table_references(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("SELECT * FROM Events e JOIN other", ["Events"]),
+        ("WITH events AS (SELECT 1) SELECT * FROM events", []),
+        ("WITH x AS (SELECT * FROM events) SELECT * FROM x, events", ["events", "events"]),
+        ("WITH events (a, b) AS (SELECT 1, 2) SELECT * FROM events", []),
+        ("SELECT events FROM other", []),
+    ],
+)
+def test_names_of_one_part_are_tables_unless_the_query_defines_them(text: str, found: list[str]) -> None:
+    assert [".".join(reference.parts) for reference in table_references(text, {"events"})] == found
+
+
+def test_the_last_part_of_a_name_is_a_snapshot_or_a_metadata_table(tmp_path: Path) -> None:
+    table = two_spec_table(tmp_path)
+    local = catalog(tmp_path)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    for last, expected in (
+        (f"snapshot_id_{snapshot.snapshot_id}", ("snapshot_id", snapshot.snapshot_id)),
+        (f"at_timestamp_{snapshot.timestamp_ms}", ("timestamp_ms", snapshot.timestamp_ms)),
+        ("tag_v1", ("ref", "v1")),
+        ("files", ("metadata", "files")),
+    ):
+        found = find_relation(("db", "events", last), local)
+        assert found is not None
+        assert (found.table.name(), getattr(found, expected[0])) == (table.name(), expected[1])
+    assert find_relation(("db", "events", "snapshot_id_x"), local) is None
+    assert find_table(("db", "events", "files"), local) is None
+    (reference,) = table_references("SELECT * FROM db.events.tag_v1 VERSION AS OF 1")
+    tagged = find_relation(reference.parts, local)
+    assert tagged is not None
+    with pytest.raises(BadInputError, match="already names a snapshot"):
+        as_of(tagged, reference, None)
 
 
 def test_names_are_looked_up_with_catalog_and_branch(tmp_path: Path) -> None:
@@ -135,6 +192,7 @@ def test_spark_errors_are_one_line_and_reported_once() -> None:
 def test_a_statement_that_needs_a_session_says_so(tmp_path: Path) -> None:
     two_spec_table(tmp_path)
     for text in (
+        "SELECT * FROM db.events",
         "INSERT INTO db.events SELECT 1",
         "MERGE INTO db.events t USING v ON t.id = 1 WHEN MATCHED THEN DELETE",
     ):

@@ -48,7 +48,7 @@ COMMANDS = {
     "delete": ("commands.dml", "Delete matching rows."),
     "update": ("commands.dml", "Update matching rows."),
     "merge": ("commands.dml", "Merge Parquet files or another table into a table."),
-    "sql": ("commands.dml", "Run one SQL statement that changes a table, in Spark's dialect."),
+    "sql": ("commands.dml", "Run one SQL statement in Spark's dialect: a query or a change."),
     "rewrite": ("commands.rewrite", "Rewrite data files of the wrong size, with deletes, or of an old partition spec."),
     "audit": ("commands.audit", "Find queries that read much more than they need, from scan reports."),
     "advise": ("commands.audit", "Estimate what other partition specs and sort orders would save, from scan reports."),

@@ -11,6 +11,7 @@ Modules in reading order:
 - ``session``: opens sessions, on demand; translates Spark's errors.
 - ``types``: Iceberg types and predicates in Spark's terms; store assignment.
 - ``read``: tables as DataFrames, in a sub-package.
+- ``pushdown``: the predicates and columns that a query needs of each table, from Spark's optimizer.
 - ``write``: DataFrames as data files, in the tasks that compute them.
 - ``distribution``: rows over tasks (``write.distribution-mode``), with Iceberg's bucket hash in Spark SQL.
 - ``planning``: evaluates manifests in Spark tasks.

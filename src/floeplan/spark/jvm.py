@@ -4,6 +4,8 @@
   views, functions and cached tables that the query uses; ``cloneSession`` keeps them but is not public.
 - ``collect_if_small`` collects DataFrames that are certain to be small, since a Spark job with Python tasks costs more.
   It needs the optimizer's size estimate (``optimized_plan``), which PySpark only prints (``explain(mode="cost")``).
+- ``with_size`` gives Spark the size of the rows it reads, by which it chooses joins; there is no public way to do so.
+- ``pushdown`` reads the filters and columns of each table from the optimized plan, unless the query ``reads_clock``.
 
 A DataFrame is small if Spark's own estimate is small and its query consists of operators whose output is never larger
 than their input, so that the estimate cannot be far too low. Spark estimates every string and list at a few bytes
@@ -94,6 +96,79 @@ def optimized_plan(frame: DataFrame) -> JavaObject | None:
     """The root of the optimized logical plan; ``None`` for Spark Connect, which has no JVM in this process."""
     query: Any = getattr(frame, "_jdf", None)
     return None if query is None else query.queryExecution().optimizedPlan()
+
+
+def with_size(frame: DataFrame, size: int) -> DataFrame:
+    """A DataFrame that only reads files, for which Spark estimates this size in bytes; unchanged where that fails.
+
+    Spark takes the size of files for that of their rows, unless the relation has statistics of a catalog table.
+    """
+    session: Any = frame.sparkSession
+    try:
+        jvm, relation = session._jvm, frame._jdf.queryExecution().analyzed()
+        catalog = jvm.org.apache.spark.sql.catalyst.catalog
+        defaults = _scala_object(catalog, "CatalogTable")
+        parameters = _java_class(jvm, "org.apache.spark.sql.catalyst.catalog.CatalogTable").getConstructors()[0]
+        others = [getattr(defaults, f"apply$default${at}")() for at in range(5, parameters.getParameterCount() + 1)]
+        others[8] = jvm.scala.Some(_catalog_statistics(session, size))  # its parameter ``stats``
+        table = catalog.CatalogTable(
+            jvm.org.apache.spark.sql.catalyst.TableIdentifier("floeplan"),
+            _scala_object(catalog, "CatalogTableType").EXTERNAL(),
+            _scala_object(catalog, "CatalogStorageFormat").empty(),
+            relation.schema(),
+            *others,
+        )
+        sized = relation.copy(
+            relation.relation(), relation.output(), jvm.scala.Some(table), relation.isStreaming(), relation.stream()
+        )
+        if int(str(sized.stats().sizeInBytes())) != size:
+            return frame
+        return type(frame)(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, sized), session)
+    except Exception:  # py4j raises many classes; the size is an estimate
+        return frame
+
+
+def _catalog_statistics(session: Any, size: int) -> JavaObject:
+    """``CatalogStatistics`` of a size. py4j turns Scala's big integers into Python's, so the JVM has to make it."""
+    jvm = session._jvm
+    big, option, map_ = (
+        _java_class(jvm, name) for name in ("scala.math.BigInt", "scala.Option", "scala.collection.immutable.Map")
+    )
+
+    def method_type(returned: JavaObject, *taken: JavaObject) -> JavaObject:
+        listed = jvm.java.util.ArrayList()
+        for one in taken:
+            listed.add(one)
+        return jvm.java.lang.invoke.MethodType.methodType(returned, listed)
+
+    handles = jvm.java.lang.invoke.MethodHandles
+    lookup, statistics = handles.publicLookup(), "org.apache.spark.sql.catalyst.catalog.CatalogStatistics"
+    constructor = lookup.findConstructor(
+        _java_class(jvm, statistics), method_type(jvm.java.lang.Void.TYPE, big, option, map_)
+    )
+    filters = session._sc._gateway.new_array(jvm.java.lang.invoke.MethodHandle, 1)
+    filters[0] = lookup.findStatic(big, "apply", method_type(big, jvm.java.lang.Long.TYPE))
+    arguments = jvm.java.util.ArrayList()
+    nothing, no_columns = _scala_object(jvm.scala, "None"), _scala_object(jvm.scala.collection.immutable, "Map").empty()
+    for one in (size, nothing, no_columns):
+        arguments.add(one)
+    return handles.filterArguments(constructor, 0, filters).invokeWithArguments(arguments)
+
+
+def _scala_object(package: JavaObject, name: str) -> JavaObject:
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _java_class(jvm: JavaObject, name: str) -> JavaObject:
+    return jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+
+
+def reads_clock(frame: DataFrame) -> bool:
+    """Whether a query has a function of the current time, which Spark replaces whenever it optimizes the query."""
+    session: Any = frame.sparkSession
+    pattern = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    query: Any = frame._jdf
+    return bool(query.queryExecution().analyzed().containsPattern(pattern))
 
 
 def plan_nodes(plan: JavaObject) -> Iterator[JavaObject]:

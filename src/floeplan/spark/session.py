@@ -57,6 +57,15 @@ def open_session(url: str) -> SparkSession:
     return builder.config("spark.driver.defaultJavaOptions", log_options).getOrCreate()
 
 
+def active_session() -> SparkSession | None:
+    """The session that this thread or process uses; ``None`` when there is none, or without PySpark."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
 @contextmanager
 def spark_errors_translated() -> Iterator[None]:
     """Raise Spark's errors as Floeplan's: analysis and parse errors are bad input, everything else is a failure."""

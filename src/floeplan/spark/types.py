@@ -176,6 +176,23 @@ def sql_type(type_: spark.DataType) -> str:
     return type_.simpleString()
 
 
+_DEFAULT_SIZES = {"boolean": 1, "integer": 4, "date": 4, "float": 4, "string": 20, "binary": 100, "void": 1}
+
+
+def default_size(type_: spark.DataType) -> int:
+    """The size of a value in bytes by which Spark estimates rows (``DataType.defaultSize`` in the JVM)."""
+    match type_:
+        case spark.StructType(fields=fields):
+            return sum(default_size(field.dataType) for field in fields)
+        case spark.ArrayType(elementType=element):
+            return default_size(element)
+        case spark.MapType(keyType=key, valueType=value):
+            return default_size(key) + default_size(value)
+        case spark.DecimalType(precision=precision):
+            return 8 if precision <= 18 else 16
+    return _DEFAULT_SIZES.get(type_.typeName(), 8)
+
+
 def to_spark_arrow(rows: pa.Table, shape: pa.Schema) -> pa.Table:
     """Rows in the Arrow types of Spark: UUIDs as strings, nanoseconds truncated to microseconds."""
     columns = [

@@ -36,7 +36,7 @@ from floeplan.text import excerpt, one_line
 
 _MATCHED, _NOT_MATCHED = "WHEN MATCHED", "WHEN NOT MATCHED"
 _NOT_MATCHED_BY_SOURCE = "WHEN NOT MATCHED BY SOURCE"
-_READS = ("SELECT", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "(")
+_READS = ("SHOW", "DESCRIBE", "DESC")
 
 
 def parse_statement(text: str) -> parsed.Statement:
@@ -60,12 +60,11 @@ def parse_statement(text: str) -> parsed.Statement:
             return _alter(cursor)
     if first in _READS:
         raise BadInputError(
-            f"{first} reads, and only statements that change a table are run here; "
-            "use 'floeplan scan TABLE --where …', or fp.read(spark, table) and Spark's own SQL",
+            f"{first} is not supported; use 'floeplan inspect TABLE' or a metadata table: SELECT * FROM db.t.snapshots",
             context={"statement": first},
         )
     raise BadInputError(
-        f"{first} is not supported; INSERT, DELETE, UPDATE, MERGE and ALTER TABLE … PARTITION FIELD are: "
+        f"{first} is not supported; queries, INSERT, DELETE, UPDATE, MERGE and ALTER TABLE … PARTITION FIELD are: "
         f"{excerpt(one_line(text))}",
         context={"statement": first},
     )
@@ -82,12 +81,9 @@ def _insert(cursor: Cursor) -> parsed.Insert:
     """``[WITH …] INSERT …``: common table expressions before INSERT become part of the query."""
     common_tables = ""
     if cursor.sees("WITH"):
-        common_tables = cursor.until(lambda c: c.sees("INSERT") or c.sees("SELECT")).text + " "
-        if not cursor.sees("INSERT"):
-            raise BadInputError(
-                "WITH … SELECT reads, and only statements that change a table are run here; use fp.read(spark, table)",
-                context={"statement": "WITH"},
-            )
+        common_tables = cursor.until(lambda c: c.sees("INSERT")).text + " "
+        if cursor.done:
+            raise BadInputError("WITH is not followed by INSERT", context={"statement": "WITH"})
     if cursor.sees("INSERT", "WITH", "SCHEMA", "EVOLUTION"):
         raise BadInputError("INSERT WITH SCHEMA EVOLUTION is not supported; add the columns first")
     outline = outline_of(cursor)

@@ -1,36 +1,34 @@
-"""Queries over tables of a catalog, run by Spark: each table's name is replaced by a temporary view of ``fp.read``.
+"""Tables of a catalog in queries: where a query names them, and which snapshot or metadata table each name means.
 
 Rule: after FROM, JOIN and TABLE a name of several parts that the catalog has is read by Floeplan, with deletes and
 partition specs of every kind; everything else in the query is Spark's: its own tables and views, files
-(``parquet.`path```), functions. The last part of a name may be a branch or tag (``db.t.branch_b``).
+(``parquet.`path```), functions. The last part of a name may be a branch, a tag, a snapshot or a metadata table, as in
+Iceberg (``db.t.branch_b``, ``db.t.tag_v1``, ``db.t.snapshot_id_5``, ``db.t.at_timestamp_1700000000000``,
+``db.t.files``), and ``VERSION AS OF`` or ``TIMESTAMP AS OF`` may follow it. A name of one part is a table that
+``fp.attach`` has registered.
 
 References are found in the tokens, not in sqlglot's AST: sqlglot rejects ``TABLE db.t`` as a query, and the query must
 stay as written for Spark.
 
-Fail-safe: a name the catalog does not have is left for Spark to resolve or to refuse. Views have unique names and are
-dropped when the statement ends.
+Fail-safe: a name the catalog does not have is left for Spark to resolve or to refuse, and so is a name of one part
+that the query itself defines.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
-from sqlglot import TokenType
+from sqlglot import Token, TokenType
 
 from floeplan.catalog import EMBEDDED, load_table
 from floeplan.errors import BadInputError, UnknownCatalogError, UnknownTableError
-from floeplan.spark.session import spark_errors_translated
-from floeplan.sql_text.tokens import Cursor, is_name, is_word, name_chain, quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from floeplan.snapshot.reader import ScanTarget, resolve_target
+from floeplan.sql_text.tokens import Cursor, is_name, is_word, name_chain
 
 
 def open_table(parts: Sequence[str], catalog: str | Catalog | None = None) -> Table:
@@ -55,7 +53,10 @@ def open_table(parts: Sequence[str], catalog: str | Catalog | None = None) -> Ta
 
 _BEFORE = ("FROM", "JOIN", "TABLE")
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
-_REFS = ("branch_", "tag_")
+_SNAPSHOTS = {"branch_": "ref", "tag_": "ref", "snapshot_id_": "snapshot_id", "at_timestamp_": "timestamp_ms"}
+"""Prefixes of the last part of a name, and the argument that the rest of it is."""
+_METADATA = frozenset(("snapshots", "history", "refs", "manifests", "entries", "files", "partitions"))
+_VERSION, _TIMESTAMP = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
 _ENDS_FROM = (
     *("SELECT", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "SORT BY", "CLUSTER BY", "DISTRIBUTE BY", "LIMIT", "WINDOW"),
     *("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "UNION", "EXCEPT", "INTERSECT", "MINUS"),
@@ -65,72 +66,94 @@ _ENDS_FROM = (
 
 @dataclass(frozen=True, slots=True)
 class TableReference:
-    """The name of a table in a query and its offsets (``end`` exclusive); ``needs_alias`` when it has none."""
+    """The name of a table in a query and its offsets (``end`` exclusive), with the clause of its snapshot.
+
+    Attributes:
+        parts: The parts of the name.
+        start: Where the name begins.
+        end: Where the name, or the clause of its snapshot, ends.
+        needs_alias: Whether the table has no alias, and another name in its place would need one.
+        version: The value after VERSION AS OF: a snapshot id, or a branch or tag.
+        timestamp: The expression after TIMESTAMP AS OF.
+    """
 
     parts: tuple[str, ...]
     start: int
     end: int
     needs_alias: bool
+    version: str | None = None
+    timestamp: str | None = None
 
 
-@contextmanager
-def table_views(spark: SparkSession, catalog: str | Catalog | None) -> Iterator[Callable[[str], str]]:
-    """Yield a function that replaces the catalog's tables in a text by temporary views, dropped at the end."""
-    views: list[str] = []
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """The table that a reference names, its snapshot, and the metadata table, if it names one."""
 
-    def with_views(text: str) -> str:
-        for reference in reversed(list(table_references(text))):
-            found = find_table(reference.parts, catalog)
-            if found is not None:
-                views.append(f"floeplan_{uuid.uuid4().hex}")
-                read_table(spark, *found).createOrReplaceTempView(views[-1])
-                alias = f" AS {quoted(reference.parts[-1])}" if reference.needs_alias else ""
-                text = text[: reference.start] + views[-1] + alias + text[reference.end :]
-        return text
+    table: Table
+    snapshot_id: int | None = None
+    ref: str | None = None
+    timestamp_ms: int | None = None
+    metadata: str | None = None
 
-    try:
-        yield with_views
-    finally:
-        for view in views:
-            spark.catalog.dropTempView(view)
-
-
-def query_frame(spark: SparkSession, text: str) -> DataFrame:
-    """The rows of a query over tables of Spark and temporary views.
-
-    Raises:
-        BadInputError: Spark cannot parse or analyse the query.
-    """
-    with spark_errors_translated():
-        frame = spark.sql(text)
-        frame.schema  # noqa: B018 - Spark Connect analyses a query only when its schema is needed
-        return frame
-
-
-def read_table(spark: SparkSession, table: Table, ref: str | None) -> DataFrame:
-    """Read a table, or a branch or tag of it, as a DataFrame."""
-    from floeplan.spark.read.reader import read
-
-    return read(spark, table, ref=ref)
+    def target(self) -> ScanTarget:
+        """The snapshot and the schema to read."""
+        return resolve_target(self.table, snapshot_id=self.snapshot_id, ref=self.ref, timestamp_ms=self.timestamp_ms)
 
 
 def find_table(parts: Sequence[str], catalog: str | Catalog | None) -> tuple[Table, str | None] | None:
     """The table of the catalog that a name refers to, with its branch or tag; ``None`` when there is none."""
+    found = find_relation(parts, catalog)
+    if found is None or found.snapshot_id is not None or found.timestamp_ms is not None or found.metadata is not None:
+        return None
+    return found.table, found.ref
+
+
+def find_relation(parts: Sequence[str], catalog: str | Catalog | None) -> Relation | None:
+    """What a name refers to in the catalog; ``None`` when there is no such table."""
     if len(parts) < 2 or parts[0].lower() in _FILES or any("." in part for part in parts):
         return None
-    candidates: list[tuple[Sequence[str], str | None]] = [(parts, None)]
-    prefix = next((prefix for prefix in _REFS if len(parts) > 2 and parts[-1].startswith(prefix)), None)
-    if prefix is not None:
-        candidates.insert(0, (parts[:-1], parts[-1].removeprefix(prefix)))
-    for name, ref in candidates:
-        with suppress(UnknownTableError, UnknownCatalogError):
-            return open_table(name, catalog), ref
+    *owner, last = parts
+    prefix = next((prefix for prefix in _SNAPSHOTS if last.lower().startswith(prefix)), None)
+    with suppress(UnknownTableError, UnknownCatalogError):
+        if len(owner) > 1 and prefix is not None:
+            kind, value = _SNAPSHOTS[prefix], last[len(prefix) :]
+            if kind == "ref":
+                return Relation(open_table(owner, catalog), ref=value)
+            if value.isdecimal() and kind == "snapshot_id":
+                return Relation(open_table(owner, catalog), snapshot_id=int(value))
+            if value.isdecimal():
+                return Relation(open_table(owner, catalog), timestamp_ms=int(value))
+    with suppress(UnknownTableError, UnknownCatalogError):
+        return Relation(open_table(parts, catalog))
+    with suppress(UnknownTableError, UnknownCatalogError):
+        if len(owner) > 1 and last.lower() in _METADATA:
+            return Relation(open_table(owner, catalog), metadata=last.lower())
     return None
 
 
-def table_references(text: str) -> Iterator[TableReference]:
-    """The names of several parts after FROM, JOIN and TABLE, and after a comma in a FROM clause."""
-    tokens = Cursor(text).tokens
+def as_of(relation: Relation, reference: TableReference, timestamp_ms: int | None) -> Relation:
+    """A relation at the version or time of its reference; ``timestamp_ms`` is the value of its expression."""
+    if reference.version is None and timestamp_ms is None:
+        return relation
+    if relation.metadata is not None or relation != Relation(relation.table):
+        raise BadInputError(f"{'.'.join(reference.parts)} already names a snapshot; omit AS OF")
+    if reference.version is None:
+        return Relation(relation.table, timestamp_ms=timestamp_ms)
+    version = reference.version
+    is_ref = version in relation.table.metadata.refs or not version.isdecimal()
+    return Relation(relation.table, ref=version) if is_ref else Relation(relation.table, snapshot_id=int(version))
+
+
+def table_references(text: str, names: Collection[str] = ()) -> Iterator[TableReference]:
+    """The tables that a query names: after FROM, JOIN and TABLE, and after a comma in a FROM clause.
+
+    Args:
+        text: The query.
+        names: Names of one part, lowercase, that are tables too, unless the query defines them.
+    """
+    cursor = Cursor(text)
+    tokens = cursor.tokens
+    single = set(names) - defined_names(cursor) if names else set()
     in_from = [False]  # per level of parentheses
     for index, token in enumerate(tokens):
         if token.token_type is TokenType.L_PAREN:
@@ -146,20 +169,71 @@ def table_references(text: str) -> Iterator[TableReference]:
             continue
         if not is_word(before, *_BEFORE) and not (before.token_type is TokenType.COMMA and in_from[-1]):
             continue
-        # A name begins where a table is expected; names of one part and functions are Spark's.
+        # A name begins where a table is expected; other names of one part and functions are Spark's.
         chain = name_chain(tokens, index)
         parts = tuple(str(one.text) for one in chain)
-        after = index + 2 * len(chain) - 1
-        following = tokens[after] if after < len(tokens) else None
-        if len(parts) < 2 or (following is not None and following.token_type is TokenType.L_PAREN):
+        cursor.at = index + 2 * len(chain) - 1
+        if cursor.sees_symbol(TokenType.L_PAREN) or (len(parts) < 2 and parts[0].lower() not in single):
             continue
-        if following is not None and is_word(following, "VERSION", "TIMESTAMP"):
-            raise BadInputError(
-                f"{'.'.join(parts)} {following.text} AS OF is not supported; name a branch or tag as the last part of "
-                "the table's name, or read the snapshot with fp.read(spark, table, snapshot_id=…) as a view"
-            )
-        has_alias = following is not None and (
-            following.token_type in (TokenType.VAR, TokenType.IDENTIFIER) or is_word(following, "AS")
-        )
-        needs_alias = not is_word(before, "TABLE") and not has_alias
-        yield TableReference(parts, chain[0].start, chain[-1].end + 1, needs_alias)
+        end = chain[-1].end + 1
+        version, timestamp = _snapshot_clause(cursor)
+        if version is not None or timestamp is not None:
+            end = tokens[cursor.at - 1].end + 1
+        has_alias = cursor.sees("AS") or any(map(cursor.sees_symbol, (TokenType.VAR, TokenType.IDENTIFIER)))
+        # An alias would follow TABLESAMPLE; without one the columns cannot be qualified.
+        needs_alias = not (has_alias or is_word(before, "TABLE") or cursor.sees_symbol(TokenType.TABLE_SAMPLE))
+        yield TableReference(parts, chain[0].start, end, needs_alias, version, timestamp)
+
+
+def defined_names(cursor: Cursor) -> set[str]:
+    """Names that a query may define itself, lowercase: ``name AS (`` and ``name (columns) AS (``."""
+    found, tokens = set(), cursor.tokens
+    for index, token in enumerate(tokens[:-1]):
+        after = index + 1
+        if tokens[after].token_type is TokenType.L_PAREN:
+            after = cursor.closing[after] + 1
+        opens = after + 1 < len(tokens) and tokens[after + 1].token_type is TokenType.L_PAREN
+        if is_name(token) and opens and is_word(tokens[after], "AS"):
+            found.add(str(token.text).lower())
+    return found
+
+
+def _snapshot_clause(cursor: Cursor) -> tuple[str | None, str | None]:
+    """Step over ``[FOR] VERSION AS OF value`` or ``[FOR] TIMESTAMP AS OF expression``; the value, or the expression."""
+    first = cursor.at
+    cursor.accept("FOR")
+    is_version = any(cursor.sees(word, "AS", "OF") for word in _VERSION)
+    if not is_version and not any(cursor.sees(word, "AS", "OF") for word in _TIMESTAMP):
+        cursor.at = first
+        return None, None
+    cursor.at += 3
+    if is_version:
+        if not any(map(cursor.sees_symbol, (TokenType.NUMBER, TokenType.STRING))):
+            raise cursor.error("a snapshot id, or a branch or tag in quotes, is expected")
+        cursor.at += 1
+        return str(cursor.tokens[cursor.at - 1].text), None
+    begin = cursor.at
+    _step_over_operand(cursor)
+    while any(map(cursor.sees_symbol, (TokenType.PLUS, TokenType.DASH))):
+        cursor.at += 1
+        _step_over_operand(cursor)
+    return None, cursor.piece(begin, cursor.at).text
+
+
+def _step_over_operand(cursor: Cursor) -> None:
+    """Step over a literal, an interval, a function or an expression in parentheses."""
+    if cursor.done:
+        raise cursor.error("a timestamp is expected")
+    token: Token = cursor.tokens[cursor.at]
+    if token.token_type is TokenType.L_PAREN:
+        cursor.at = cursor.closing[cursor.at] + 1
+        return
+    cursor.at += 1
+    if is_word(token, "INTERVAL"):
+        cursor.at += 2  # its value and its unit
+    elif is_word(token, "TIMESTAMP", "DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and cursor.sees_symbol(TokenType.STRING):
+        cursor.at += 1
+    elif cursor.sees_symbol(TokenType.L_PAREN):
+        cursor.at = cursor.closing[cursor.at] + 1
+    if cursor.at > len(cursor.tokens):
+        raise cursor.error("a timestamp is expected")

@@ -1,4 +1,4 @@
-"""Run a statement: resolve its tables, evaluate its query, and call the function of ``dml`` that makes the change.
+"""Run a statement: a query, or a change, of which the query is evaluated and the function of ``dml`` called.
 
 Column names match case-insensitively, as in Spark. Nothing is read or written before the whole statement is parsed. A
 statement runs in this process where Arrow can evaluate it, and on Spark otherwise.
@@ -31,17 +31,18 @@ from floeplan.predicate.rows.arrow_columns import typed_columns_of
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import arrow_schema
-from floeplan.spark.session import SparkOnDemand, spark_errors_translated
+from floeplan.spark.session import SparkOnDemand, active_session, spark_errors_translated
 from floeplan.sql_text.call import ProcedureResult, run_call
 from floeplan.sql_text.create import CreateResult, run_create
 from floeplan.sql_text.parse import parse_statement
-from floeplan.sql_text.relations import find_table, open_table, query_frame, table_views
+from floeplan.sql_text.queries import is_query, query_frame, run_query, table_views
+from floeplan.sql_text.relations import find_table, open_table
 from floeplan.sql_text.statements import SOURCE, TARGET, AlterPartitioning, Delete, Insert, Merge, TableName, Update
 from floeplan.sql_text.tokens import Cursor, is_word, quoted
 from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
@@ -86,20 +87,30 @@ class StatementOptions:
 
 
 def sql(
-    spark: SparkSession | None,
-    statement: str,
+    first: SparkSession | str | None = None,
+    second: str | None = None,
+    /,
     *,
+    statement: str | None = None,
+    spark: SparkSession | None = None,
     catalog: str | Catalog | None = None,
     branch: str | None = None,
     mode: str | None = None,
     isolation: str | None = None,
     trust_lists: bool = False,
-) -> StatementResult:
-    """Run one INSERT, DELETE, UPDATE, MERGE, CREATE TABLE, ALTER TABLE … PARTITION FIELD or CALL in Spark's dialect.
+) -> DataFrame | StatementResult:
+    """Run one statement in Spark's dialect: ``fp.sql(statement, spark=spark)`` or ``fp.sql(spark, statement)``.
+
+    A query returns a DataFrame. Each table of the catalog in it is planned with the query's own predicates and
+    columns; everything else is Spark's. EXPLAIN shows how each table was pruned above Spark's plan. INSERT, DELETE,
+    UPDATE, MERGE, CREATE TABLE, ALTER TABLE … PARTITION FIELD and CALL return what they changed.
 
     Args:
-        spark: A session for queries and distributed work; ``None`` runs what Arrow can evaluate in this process.
-        statement: The text of the statement.
+        first: The statement, or a session followed by the statement.
+        second: The statement after a session.
+        statement: The statement by name.
+        spark: A session for queries and distributed work. Without one, queries use the active session, and changes
+            that Arrow can evaluate run in this process.
         catalog: The catalog of table names without one.
         branch: The branch to change, unless the name of the table ends with one (``db.t.branch_b``).
         mode: ``copy-on-write`` or ``merge-on-read``; by default from the table's properties.
@@ -107,14 +118,23 @@ def sql(
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
 
     Raises:
-        BadInputError: The statement is of another kind, or cannot be parsed.
+        BadInputError: The statement is of another kind, or cannot be parsed or analysed.
     """
+    texts = [given for given in (first, second, statement) if isinstance(given, str)]
+    if len(texts) != 1:
+        raise BadInputError("fp.sql takes one statement: fp.sql(statement, spark=spark) or fp.sql(spark, statement)")
+    session = spark if first is None or isinstance(first, str) else first
     options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
-    return run_text(statement, SparkOnDemand(spark), options)
+    if session is None and is_query(texts[0]):
+        session = active_session()
+    return run_text(texts[0], SparkOnDemand(session), options)
 
 
-def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> StatementResult:
+def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> DataFrame | StatementResult:
     """Parse and run a statement."""
+    if is_query(text):
+        options.refuse("a query", "branch", "mode", "isolation")
+        return run_query(spark.needed("a query"), text, options.catalog)
     cursor = Cursor(text)
     if is_word(cursor.tokens[0], "CALL"):
         options.refuse("CALL", "branch", "mode", "isolation")
@@ -137,12 +157,12 @@ def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> Stat
 
 
 def _create(cursor: Cursor, spark: SparkOnDemand, options: StatementOptions) -> CreateResult:
-    """CREATE; the catalog's tables in the query of CREATE TABLE … AS are temporary views while it runs."""
+    """CREATE; the query of CREATE TABLE … AS runs on Spark."""
     if not cursor.sees("CREATE", "TABLE") or not any(is_word(token, "AS") for token in cursor.tokens):
         return run_create(cursor, options.catalog, spark.session)
     session = spark.needed("the query of CREATE TABLE … AS")
-    with table_views(session, options.catalog) as with_views, spark_errors_translated():
-        return run_create(cursor, options.catalog, session, lambda query: query_frame(session, with_views(query)))
+    with spark_errors_translated():
+        return run_create(cursor, options.catalog, session, lambda query: query_frame(session, query, options.catalog))
 
 
 def _spec_change(change: SpecChange, schema: Schema) -> SpecChange:
@@ -201,16 +221,15 @@ def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: Stat
         if local_rows is not None:
             return store(local_rows)
     session = spark.needed("a query as the source of INSERT")
-    with table_views(session, options.catalog) as with_views:
-        frame = query_frame(session, with_views(statement.query))
-        with spark_errors_translated():
-            from floeplan.spark.types import assign_columns
+    frame = query_frame(session, statement.query, options.catalog)
+    with spark_errors_translated():
+        from floeplan.spark.types import assign_columns
 
-            names = Names(table.schema(), case_sensitive=False)
-            if expected is None:
-                expected = tuple(names.find((name,)).field.name for name in frame.columns)
-            _check_count(frame.columns, expected)
-            return store(assign_columns(frame, expected, static, table.schema()))
+        names = Names(table.schema(), case_sensitive=False)
+        if expected is None:
+            expected = tuple(names.find((name,)).field.name for name in frame.columns)
+        _check_count(frame.columns, expected)
+        return store(assign_columns(frame, expected, static, table.schema()))
 
 
 def _insert_columns(statement: Insert, table: Table) -> tuple[tuple[str, ...] | None, dict[str, str]]:
@@ -296,7 +315,6 @@ def _merge(statement: Merge, table: Table, spark: SparkOnDemand, options: Statem
             return spark.run(lambda session: run(local_rows, session))
     session = spark.needed("a query or a table of Spark's as the source of MERGE")
     query = f"SELECT * FROM {quoted(*source.parts)}" if isinstance(source, TableName) else source
-    with table_views(session, options.catalog) as with_views:
-        frame = query_frame(session, with_views(query))
-        with spark_errors_translated():
-            return run(frame, session)
+    frame = query_frame(session, query, options.catalog)
+    with spark_errors_translated():
+        return run(frame, session)

@@ -15,10 +15,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from floeplan.cli import common, completion
+from floeplan.cli.commands.plan import SHOWN_ROWS, Answer, render
 from floeplan.errors import InvalidOptionError
 from floeplan.text import counted, human_bytes
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from floeplan.dml.commit import DmlResult
     from floeplan.dml.merge.builder import Merge
     from floeplan.dml.target import DmlTarget
@@ -283,7 +286,8 @@ def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> obj
     from floeplan.scan.model import ScanOptions
     from floeplan.scan.plan import plan_scan
     from floeplan.spark.session import spark_errors_translated
-    from floeplan.sql_text.relations import find_table, read_table
+    from floeplan.sql_text.queries import read_table
+    from floeplan.sql_text.relations import find_table
 
     is_path = "/" in source or source.endswith(".parquet") or Path(source).exists()
     if is_path and spark.session is None:
@@ -311,16 +315,39 @@ def sql(
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Run one SQL statement that changes a table, in Spark's dialect.
+    """Run one SQL statement in Spark's dialect: a query or a change.
 
     floeplan sql "ALTER TABLE db.events REPLACE PARTITION FIELD ts_day WITH hours(ts)"
     """
+    from floeplan.dml.commit import DmlResult
     from floeplan.sql_text.run import StatementOptions, run_text
+    from floeplan.transaction.evolve_spec import EvolveResult
 
     with common.spinner("running"):
         options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
         result = run_text(statement, common.spark_for(spark), options)
-    common.show(result, draw_statement, as_json=json)
+        if isinstance(result, DmlResult | EvolveResult):
+            common.show(result, draw_statement, as_json=json)
+            return
+        answer = _answer(result, None if json else SHOWN_ROWS + 1)
+    common.show(answer, draw_answer, as_json=json)
+
+
+def _answer(frame: DataFrame, limit: int | None) -> Answer:
+    """The rows of a query, all or the first ones."""
+    from floeplan.spark.session import spark_errors_translated
+
+    with spark_errors_translated():
+        table = (frame if limit is None else frame.limit(limit)).toArrow()
+    return Answer(table.num_rows, table)
+
+
+def draw_answer(answer: Answer) -> RenderableType:
+    """Render the rows of a query; those of EXPLAIN as they are."""
+    table = answer.table
+    if table is not None and table.column_names == ["plan"] and table.num_rows == 1:
+        return Text(str(table["plan"][0]))
+    return render(answer)
 
 
 @dataclass(frozen=True, slots=True)

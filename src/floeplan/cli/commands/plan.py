@@ -61,7 +61,7 @@ FormatOption = Annotated[
     ),
 ]
 OutputOption = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the rows to a file.")]
-_SHOWN_ROWS = 20
+SHOWN_ROWS = 20
 
 
 def plan(
@@ -217,7 +217,7 @@ def scan(
         ),
     )
     written = format_ is not None or output is not None
-    shown = limit if json or written or limit is not None else _SHOWN_ROWS + 1
+    shown = limit if json or written or limit is not None else SHOWN_ROWS + 1
     try:
         if count:
             answer = Answer(planned.count())
@@ -330,4 +330,4 @@ def render(answer: Answer) -> RenderableType:
     """Render the rows as a table, or one line."""
     if answer.output is not None:
         return Text(f"{counted(answer.rows, 'row')} written to {answer.output}")
-    return Text(f"{answer.rows:,}") if answer.table is None else common.rows_table(answer.table, _SHOWN_ROWS)
+    return Text(f"{answer.rows:,}") if answer.table is None else common.rows_table(answer.table, SHOWN_ROWS)

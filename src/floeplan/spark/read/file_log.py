@@ -39,6 +39,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql.types import LongType, StructField, StructType
 
+from floeplan.spark.jvm import with_size
 from floeplan.spark.read.deletes import CACHE_BYTES
 from floeplan.tasks.shipping import is_connect
 from floeplan.vectors import Ints
@@ -79,10 +80,12 @@ def read_logged(
     tags: Ints,
     *,
     may_miss: bool = False,
+    size: int | None = None,
 ) -> DataFrame:
     """The rows of Parquet files in the columns of a schema with field ids; ``TAG`` is the tag of a row's file.
 
-    A file that does not exist is an error; with ``may_miss`` it has no rows.
+    A file that does not exist is an error; with ``may_miss`` it has no rows. ``size`` is the estimated size of the rows
+    in bytes; Spark assumes that of the files otherwise.
     """
     lines, columns = _lines(paths, sizes, tags), schema.json()
     # The folder of a log is named by the hash of its lines, so that a log is written only once.
@@ -94,7 +97,7 @@ def read_logged(
         log.parent.mkdir(parents=True, exist_ok=True)
         os.replace(partial, log)
     nbytes = _FRAME_BYTES + _BYTES_PER_CHARACTER * (len(lines) + len(columns))
-    return cached_frame(spark, columns, may_miss, folder, nbytes).frame
+    return cached_frame(spark, columns, may_miss, folder, size, nbytes).frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +109,12 @@ class _CachedFrame:
 
 
 @cached(LRUCache(CACHE_BYTES, attrgetter("nbytes")), key=lambda *named: named[:-1], lock=Lock())
-def cached_frame(spark: SparkSession, schema: str, may_miss: bool, folder: Path, nbytes: int) -> _CachedFrame:
+def cached_frame(
+    spark: SparkSession, schema: str, may_miss: bool, folder: Path, size: int | None, nbytes: int
+) -> _CachedFrame:
     """The rows of a log, from the session's cache or loaded now; loading does not block other threads."""
-    return _CachedFrame(_reader(spark, schema, may_miss).load(folder.as_uri()), nbytes)
+    frame = _reader(spark, schema, may_miss).load(folder.as_uri())
+    return _CachedFrame(frame if size is None else with_size(frame, size), nbytes)
 
 
 def can_read_logs(spark: SparkSession) -> bool:

@@ -1,10 +1,11 @@
 """Read with Spark's own Parquet reader: the files of a plan as a union of a few branches.
 
 Files that need the same treatment share a branch. Files without deletes are read plainly, because merely reading the
-row index costs as much as the test of a position delete. Position deletes are tested against a bitmap, equality deletes
-anti-joined (``deletes``). A column that a file may lack because it is an identity partition column is filled from the
-partition value, as the spec requires. The predicate of the scan stays as a filter on every branch, unless metadata
-proves that it holds for all rows.
+row index costs as much as the test of a position delete, unless they are so few that a scan of their own costs more.
+Position deletes are tested against a bitmap, equality deletes anti-joined (``deletes``). A column that a file may lack
+because it is an identity partition column is filled from the partition value, as the spec requires. The predicate of
+the scan stays as a filter on every branch, unless metadata proves that it holds for all rows; it comes before the test
+of deletes.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.plan import ScanPlan
 from floeplan.spark.read.columns import FIELD_ID, ROW_INDEX, NameHistory, ReadColumn, walk
-from floeplan.spark.read.deletes import MAX_WORDS, START_BITS, not_deleted, word_offsets
+from floeplan.spark.read.deletes import MAX_WORDS, START_BITS, not_deleted, word_counts, word_offsets
 from floeplan.spark.read.file_log import TAG, can_read_logs, process_folder, read_logged, read_named
-from floeplan.spark.types import quoted, spark_sql, spark_type
+from floeplan.spark.types import default_size, quoted, spark_sql, spark_type
 from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ if TYPE_CHECKING:
 BROADCAST_BYTES = 64 * 2**20
 """Equality deletes up to this size are broadcast; for larger ones Spark chooses the join."""
 
+_ROW_BYTES, _METADATA_BYTES = 8, 80
+"""Spark's estimates of the overhead of a row, and of the struct ``_metadata``."""
+_FEW = 0.25
+"""The largest fraction of rows without position deletes that are read as if their files had some."""
 _ORDINAL = f"CAST({TAG} AS INT)"
 """The tag as the ordinal of the file within its branch."""
 
@@ -107,16 +112,41 @@ class NativeReading:
 
     def branches(self, rows: Ints) -> list[Branch]:
         """Group files by treatment."""
-        constants = list(dict.fromkeys(self._constants.values()))
-        code_of = {spec_id: constants.index(found) for spec_id, found in self._constants.items()}
         specs = self.plan.files.entries.spec_id[rows]
         positional, equality = (mask[rows] for mask in delete_masks(self.plan.files))
+        positional = self._joined_by_deletes(rows, positional)
+        of_spec = self._joined_constants(set(specs.tolist())) if positional.all() else self._constants
+        constants = list(dict.fromkeys(of_spec.values()))
+        code_of = {spec_id: constants.index(found) for spec_id, found in of_spec.items()}
         codes = np.array([code_of[spec_id] for spec_id in specs.tolist()], dtype=np.int64)
         keys = codes * 4 + positional * 2 + equality
         return [
             Branch(rows[keys == key], constants[key // 4], bool(key & 2), bool(key & 1))
             for key in np.unique(keys).tolist()
         ]
+
+    def _joined_by_deletes(self, rows: Ints, positional: Mask) -> Mask:
+        """Which files are read with the test of position deletes: all, when few rows have none.
+
+        A second scan costs more tasks and hides the size of the first from Spark's planner; the test of a row in a file
+        without deletes costs what it costs elsewhere.
+        """
+        counts = self.plan.files.entries.record_count[rows]
+        few = counts[~positional].sum() <= _FEW * counts.sum()
+        fits = bool((counts >= 0).all()) and word_counts(counts).sum() <= MAX_WORDS
+        return np.ones_like(positional) if positional.any() and few and fits else positional
+
+    def _joined_constants(self, specs: set[int]) -> dict[int, tuple[int, ...]]:
+        """By spec id, the columns to fill from partition values: those of all specs, where that is as good.
+
+        A spec without the partition field has no value, and so leaves a column as it is. Not for columns with a
+        default, which Spark's reader fills in instead, nor for columns of the predicate, which is pushed down to files.
+        """
+        joined = tuple(sorted(set().union(*(self._constants[spec_id] for spec_id in specs))))
+        defaulted = {field.field_id for field in self.fields if field.initial_default is not None}
+        if not defaulted.union(field_ids(self.plan.compiled.predicate)).isdisjoint(joined):
+            return self._constants
+        return dict.fromkeys(self._constants, joined)
 
     def frame(self, branch: Branch) -> DataFrame:
         """The matching rows of a branch, with the columns of the plan."""
@@ -126,10 +156,10 @@ class NativeReading:
             for field in (*self.fields, *(self.key_fields.values() if branch.equality else ()))
         }
         rows = self._read(branch, columns)
-        if branch.positional:
-            table, index = self.plan.target.table, self._row_index
-            rows = rows.where(not_deleted(self.spark, files, branch.rows, table, start=branch.start, row=index))
-        # The table's columns, under their names; keys of equality deletes and the ordinal only until the anti-joins.
+        is_filtered = bool((files.states[branch.rows] != TriState.TRUE).any())
+        if branch.positional and not is_filtered:
+            rows = rows.where(self._not_deleted(branch, branch.start, self._row_index))
+        # The table's columns, under their names; keys of equality deletes and columns of the tests only until those.
         selected: dict[str, str | Column] = {}
         for field_id, column in columns.items():
             value: str | Column = column.expression
@@ -139,13 +169,23 @@ class NativeReading:
             selected[self._name(column.field)] = value
         if branch.equality:
             selected[self._tag] = branch.ordinal
+        start, index = f"{self.history.prefix}start", f"{self.history.prefix}row"
+        if branch.positional and is_filtered:
+            selected |= {start: branch.start, index: self._row_index}
         rows = _select(rows, selected)
+        if is_filtered:
+            # Before the test of deletes, which costs more than most comparisons; Spark evaluates them in this order.
+            rows = rows.where(spark_sql(self.plan.compiled.predicate))
+            if branch.positional:
+                rows = rows.where(self._not_deleted(branch, start, index))
         if branch.equality:
             rows = self._without_equality_deleted(rows, branch)
-        if (files.states[branch.rows] != TriState.TRUE).any():
-            rows = rows.where(spark_sql(self.plan.compiled.predicate))
         names = [field.name for field in self.plan.schema.fields]
         return rows if list(selected) == names else rows.selectExpr(*map(quoted, names))
+
+    def _not_deleted(self, branch: Branch, start: str, row: str) -> Column:
+        """Whether a row has no position delete; ``start`` and ``row`` are those of ``is_kept``."""
+        return not_deleted(self.spark, self.plan.files, branch.rows, self.plan.target.table, start=start, row=row)
 
     @property
     def tagged(self) -> Mask:
@@ -197,7 +237,22 @@ class NativeReading:
         if branch.positional:
             starts = word_offsets(entries.record_count)
             tags = (tags << START_BITS) | starts if branch.has_ordinal else starts
-        return read_logged(self.spark, schema, entries.path, entries.ints("file_size_in_bytes"), tags)
+        sizes = entries.ints("file_size_in_bytes")
+        size = self._estimated_size(branch, schema, entries.record_count)
+        return read_logged(self.spark, schema, entries.path, sizes, tags, size=size)
+
+    def _estimated_size(self, branch: Branch, schema: StructType, records: Ints) -> int | None:
+        """The size of the rows of a branch as Spark and Iceberg estimate it: records of values of default sizes.
+
+        Spark scales the size of a relation by the widths of the columns that a query selects, so it is that of all its
+        columns, ``_metadata`` included. Never below the stored size of the selected columns, for long strings.
+        """
+        if (records < 0).any():
+            return None
+        width = _ROW_BYTES + sum(default_size(field.dataType) for field in schema) + _METADATA_BYTES * branch.tagged
+        rows = int(records.sum())
+        stored = self.plan.summary.bytes_kept * rows // max(1, int(self.plan.files.entries.record_count.sum()))
+        return max(rows * width, stored)
 
     @cached_property
     def _row_index(self) -> str:

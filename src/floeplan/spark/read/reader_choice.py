@@ -52,7 +52,7 @@ ZONE_CONF = "spark.sql.session.timeZone"
 MAX_PAIRS = 2**22
 """The largest number of pairs of a data file and an equality delete in a constant."""
 
-_UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "Etc/UCT", "Zulu", "UCT"})
+UTC_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "Etc/UCT", "Zulu", "UCT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _reasons_for_all(spark: SparkSession, plan: ScanPlan) -> Iterator[str]:
         whole = table_fields.get(field.field_id, field)
         if field.field_type != whole.field_type and any(inner.field_id in filtered for inner in walk(whole)):
             yield f"column {field.name} is read in part, and the predicate may use the rest of it"
-    if has_opaque(plan.compiled.predicate) and spark.conf.get(ZONE_CONF) not in _UTC:
+    if has_opaque(plan.compiled.predicate) and spark.conf.get(ZONE_CONF) not in UTC_ZONES:
         yield f"the predicate computes values, and the session time zone is {spark.conf.get(ZONE_CONF)}, not UTC"
     # With ignoreMissing Spark reads the columns of files without field ids as NULL instead of failing.
     if str(spark.conf.get(MISSING_IDS_CONF)).lower() == "true":

@@ -1,0 +1,137 @@
+"""The 22 queries of TPC-H and its refresh functions on evolved tables: ``fp.sql`` without a jar against Iceberg's own.
+
+Every table has three partition specs and 2 % of its rows deleted by position (``tests.support.tpch``). Both sides run
+in one session, in turns; the first turn warms up, and the best of the others counts. Both must return the same rows.
+
+A query of ours is planned twice by Spark, once over placeholders, of which the optimizer's filters and columns are
+taken, and once over the planned files. RF1 appends new orders and their line items, RF2 deletes as many by key.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+import floeplan as fp
+from bench.cpu_clock import CpuClock
+from bench.spark_session import start_session
+from tests.support.spark.lake import NAME, Lake
+from tests.support.tpch.queries import QUERIES
+from tests.support.tpch.tables import build, generate, same_rows
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import Row, SparkSession
+
+SIZES = {"small": 0.05, "default": 1.0, "large": 1.0}
+"""The scale factor."""
+TURNS = {"small": 2, "default": 3, "large": 4}
+VERSIONS = (2, 3)
+REFRESHED = 1500
+"""Orders that a refresh function inserts or deletes, at scale 1."""
+
+
+def run(size: str) -> list[dict[str, Any]]:
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(Path(folder))
+        catalog = lake.open_catalog()
+        files = generate(Path(folder) / "data", SIZES[size])
+        for version in VERSIONS:
+            build(catalog, f"tpch{version}", files, version, "months")
+        spark = start_session(lake)
+        try:
+            for version in VERSIONS:
+                found += _queries(spark, catalog, version, TURNS[size])
+            for version in VERSIONS:
+                found += _refresh(spark, catalog, version, files, int(REFRESHED * SIZES[size]))
+        finally:
+            spark.stop()
+    return found
+
+
+def _queries(spark: SparkSession, catalog: Catalog, version: int, turns: int) -> list[dict[str, Any]]:
+    rows = []
+    total: dict[str, list[float]] = {"CPU s": [0.0, 0.0], "wall s": [0.0, 0.0]}
+    for number, text in QUERIES.items():
+        ours_text, theirs_text = (text.format(t=f"{place}tpch{version}.") for place in ("", f"{NAME}."))
+        sides: list[Callable[[], list[Row]]] = [
+            lambda text=ours_text: fp.sql(text, spark=spark, catalog=catalog).collect(),  # type: ignore[misc]
+            lambda text=theirs_text: spark.sql(text).collect(),  # type: ignore[misc]
+        ]
+        best = [[float("inf")] * 2, [float("inf")] * 2]
+        for turn in range(turns):
+            results = []
+            for side, act in enumerate(sides):
+                clock, started = CpuClock(), time.perf_counter()
+                results.append(act())
+                spent = (clock.seconds(), time.perf_counter() - started)
+                if turn:
+                    best[side] = [min(old, new) for old, new in zip(best[side], spent, strict=True)]
+            assert same_rows(*results), f"Q{number}"
+        for at, metric in enumerate(total):
+            for side in (0, 1):
+                total[metric][side] += best[side][at]
+        rows.append(_row(f"format {version}, Q{number}", "CPU s", best[0][0], best[1][0], 1.2))
+    for metric, (ours, theirs) in total.items():
+        rows.append(_row(f"format {version}, all 22 queries", metric, ours, theirs, 0.9))
+    return rows
+
+
+def _refresh(
+    spark: SparkSession, catalog: Catalog, version: int, files: dict[str, Path], orders: int
+) -> list[dict[str, Any]]:
+    """RF1 and RF2: each side works on tables of its own, made from the same metadata."""
+    tables = {}
+    for side in ("ours", "theirs"):
+        catalog.create_namespace_if_not_exists(f"refresh{version}_{side}")
+        for name in ("orders", "lineitem"):
+            location = catalog.load_table(f"tpch{version}.{name}").metadata_location
+            tables[side, name] = catalog.register_table(f"refresh{version}_{side}.{name}", location)
+    for name in ("orders", "lineitem"):
+        spark.sql(
+            f"ALTER TABLE {NAME}.refresh{version}_theirs.{name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')"
+        )
+    keys = pq.read_table(files["orders"], columns=["o_orderkey"])["o_orderkey"][:orders].to_pylist()
+    limits = {"orders": f"o_orderkey <= {keys[-1]}", "lineitem": f"l_orderkey <= {keys[-1]}"}
+    spent = {"RF1": [0.0, 0.0], "RF2": [0.0, 0.0]}
+    for at, side in enumerate(("ours", "theirs")):
+        for name, where in limits.items():
+            source = spark.read.parquet(str(files[name])).where(where)
+            clock = CpuClock()
+            if side == "ours":
+                fp.append(tables[side, name], source, spark=spark)
+            else:
+                source.writeTo(f"{NAME}.refresh{version}_theirs.{name}").append()
+            spent["RF1"][at] += clock.seconds()
+        for name, where in limits.items():
+            clock = CpuClock()
+            if side == "ours":
+                fp.sql(f"DELETE FROM refresh{version}_ours.{name} WHERE {where}", spark=spark, catalog=catalog)
+            else:
+                spark.sql(f"DELETE FROM {NAME}.refresh{version}_theirs.{name} WHERE {where}")
+            spent["RF2"][at] += clock.seconds()
+    counts = [
+        spark.sql(f"SELECT count(*), sum(l_quantity) FROM {NAME}.refresh{version}_{side}.lineitem").collect()
+        for side in ("ours", "theirs")
+    ]
+    assert counts[0] == counts[1]
+    return [_row(f"format {version}, {name}", "CPU s", *both, 0.3) for name, both in spent.items()]
+
+
+def _row(case: str, metric: str, ours: float, theirs: float, bar: float) -> dict[str, Any]:
+    ratio = ours / theirs
+    return {
+        "suite": "tpch",
+        "case": case,
+        "metric": metric,
+        "ours": round(ours, 3),
+        "peer": f"Iceberg {theirs:.3g}",
+        "ratio": round(ratio, 3),
+        "bar": f"≤ {bar} {'ok' if ratio <= bar else 'missed'}",
+    }
