@@ -319,14 +319,12 @@ def sql(
 
     floeplan sql "ALTER TABLE db.events REPLACE PARTITION FIELD ts_day WITH hours(ts)"
     """
-    from floeplan.dml.commit import DmlResult
-    from floeplan.sql_text.run import StatementOptions, run_text
-    from floeplan.transaction.evolve_spec import EvolveResult
+    from floeplan.sql_text.run import StatementOptions, StatementResult, run_text
 
     with common.spinner("running"):
         options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
         result = run_text(statement, common.spark_for(spark), options)
-        if isinstance(result, DmlResult | EvolveResult):
+        if isinstance(result, StatementResult):
             common.show(result, draw_statement, as_json=json)
             return
         answer = _answer(result, None if json else SHOWN_ROWS + 1)
