@@ -18,7 +18,7 @@ from tests.support.rest_server import program
 from tests.support.servers import rest_catalog
 from tests.support.spark.lake import QUICK_JVM
 
-pytestmark = [pytest.mark.services, pytest.mark.foreign]
+pytestmark = [pytest.mark.services, pytest.mark.matrix]
 
 TABLES = "org.apache.iceberg.rest.RESTCompatibilityKitCatalogTests"
 VIEWS = "org.apache.iceberg.rest.RESTCompatibilityKitViewCatalogTests"
