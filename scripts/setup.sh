@@ -34,11 +34,13 @@ has_java() {
 }
 
 has_postgres() { command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
-has_services() { has_postgres && command -v mvn >/dev/null; }
+has_services() { has_postgres && command -v mvn >/dev/null && command -v javac >/dev/null; }
 
 # PostgreSQL, and Maven for the REST catalog server: only tests/services and tests/faults need them.
 service_packages() {
     has_postgres || apt_install postgresql || say "PostgreSQL is missing and cannot be installed: tests/services and tests/faults will fail"
+    # tests/engines compile a reader of v4 manifests against Iceberg's jar
+    command -v javac >/dev/null || apt_install default-jdk-headless || say "javac is missing and cannot be installed: tests/engines/test_v4_*.py will fail"
     command -v mvn >/dev/null || apt_install maven || say "Maven is missing and cannot be installed: tests/services and tests/faults will fail"
 }
 

@@ -36,6 +36,7 @@ ADDED = {
     "maintain": 1_350,
     "table folders": 110,
     "queries on Spark": 700,
+    "metadata tree of the v4 draft": 1_720,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {

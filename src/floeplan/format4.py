@@ -20,6 +20,7 @@ import re
 from functools import wraps
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, Field
@@ -65,13 +66,17 @@ def resolve_all(location: str, paths: pa.Array) -> pa.Array:
     # Nearly always every path is in the table's location: a prefix is compared faster than a pattern.
     if pc.all(pc.starts_with(paths, location or ":"), min_count=0).as_py():
         return paths
-    relative = first_relative(paths)
+    # Without a colon there is no scheme: in metadata trees that is nearly always so for every path.
+    data = paths.buffers()[2]
+    all_relative = data is not None and not paths.null_count and not (np.frombuffer(data, np.uint8) == ord(":")).any()
+    relative = paths[0].as_py() if all_relative else first_relative(paths)
     if relative is None:
         return paths
     if not location:
         raise CorruptMetadataError(f"{relative!r} is relative to a table location that is unknown")
-    base, separator = (pa.scalar(text, paths.type) for text in (location, "/"))
-    joined = pc.binary_join_element_wise(base, paths, separator)
+    joined = pc.binary_replace_slice(paths, 0, 0, f"{location}/")
+    if all_relative:
+        return joined
     return pc.if_else(pc.match_substring_regex(paths, _SCHEME.pattern), paths, joined)
 
 

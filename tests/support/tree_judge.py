@@ -24,11 +24,12 @@ class JudgeError(Exception):
 class TreeJudge:
     """The running judge; ``close`` ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, warm: bool = False) -> None:
+        """``warm`` lets the JVM compile as much as it can, for measurements; without it, it starts faster."""
         jars = ":".join(str(jar) for jar in ensure_jars())
         spark_jars = Path(pyspark.__file__).parent / "jars"
         classes = _compiled(jars)
-        options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+        options = ["-Xmx4g"] if warm else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command = ["java", *options, "-cp", f"{classes}:{jars}:{spark_jars}/*", "org.apache.iceberg.TreeJudge"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -233,7 +233,10 @@ class SnapshotReader:
         rows = self.manifest_rows(DELETES, keep)
         if not len(rows):
             return ScanDeletes.none(self.union)
-        deletes = ScanDeletes.of(self.entries(rows, DELETE_COLUMNS), self.union)
+        found = self.entries(rows, DELETE_COLUMNS)
+        if not len(found):  # leaves of metadata trees may have deletion vectors, and nearly always have none
+            return ScanDeletes.none(self.union)
+        deletes = ScanDeletes.of(found, self.union)
         if not deletes.key_columns:
             return deletes
         # Only the entries tell which columns are equality keys, so the bounds of these take a second read.

@@ -312,7 +312,7 @@ class EntriesTable:
         lower, upper = (f"{side}.{POSITION_DELETE_PATH}" for side in ("lower", "upper"))
         if lower not in self:
             return referenced
-        is_position = pa.array(self.content == Content.POSITION_DELETES)
+        is_position = arrow(self.content == Content.POSITION_DELETES)
         one_path = pc.and_(pc.fill_null(pc.equal(self.array(lower), self.array(upper)), False), is_position)
         path = pc.if_else(one_path, self.array(lower), pa.scalar(None, pa.large_binary()))
         return pc.coalesce(referenced, path.cast(pa.large_string()))

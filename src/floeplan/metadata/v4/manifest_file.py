@@ -44,7 +44,7 @@ from floeplan.metadata.v4.stats import fits_type, pack_map, single_values
 from floeplan.partition.fields import SourceTypes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.text import one_line
-from floeplan.vectors import Ints, Mask, integers, one_array, valid_mask, without_nulls
+from floeplan.vectors import Ints, Mask, arrow, integers, one_array, valid_mask, without_nulls
 
 Path = tuple[int, ...]
 """The field ids that lead to a column."""
@@ -159,7 +159,7 @@ class Rows:
 
     def filter(self, keep: Mask) -> Rows:
         """The rows where the mask is true."""
-        return self if keep.all() else replace(self, table=self.table.filter(pa.array(keep)))
+        return self if keep.all() else replace(self, table=self.table.filter(arrow(keep)))
 
     def array(self, path: Path) -> pa.Array | None:
         """A column; null where a struct around it is null."""
@@ -271,7 +271,7 @@ def file_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: EntryCo
     for field_id in columns.stats:
         raw |= _column_stats(rows, field_id, types)
     entries = assemble(raw, origin, types.union, wanted)
-    made = {"spec_id": pa.array(specs, pa.int32())}
+    made = {"spec_id": arrow(specs.astype(np.int32))}
     if columns.maps:
         stats = {field_id: _column_stats(rows, field_id, types) for field_id in types.stat_columns(columns)}
         made |= {name: _stat_map(name, stats, len(rows)) for name in columns.maps}
@@ -301,7 +301,7 @@ def vector_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: Entry
         "content": _numbers(np.full(len(rows), int(Content.POSITION_DELETES))),
         "sequence_number": _numbers(np.maximum(numbers, own)),
         "file_sequence_number": _numbers(np.maximum(numbers, own)),
-        "snapshot_id": raw_column(pa.array(changed, mask=changed < 0)),
+        "snapshot_id": raw_column(arrow(changed, changed < 0)),
         "file_path": raw_column(resolve_all(types.location, location)),
         "file_format": raw_column(pa.repeat(pa.scalar("PUFFIN"), len(rows))),
         "record_count": raw_column(cardinality),
@@ -317,7 +317,7 @@ def vector_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: Entry
         raw |= _partition(rows, specs, types)
     wanted = replace(columns, names=columns.names - frozenset(STAT_MAPS))
     entries = assemble(raw, origin, types.union, wanted)
-    made = {"spec_id": pa.array(specs, pa.int32())}
+    made = {"spec_id": arrow(specs.astype(np.int32))}
     none = np.zeros(len(rows), dtype=np.bool_)
     return with_columns(entries, made | {name: pack_map(name, {}, none) for name in columns.maps})
 
@@ -408,7 +408,7 @@ def _listed(name: str, array: pa.Array) -> dict[str, RawColumn]:
 
 
 def _numbers(values: Ints) -> RawColumn:
-    return raw_column(pa.array(values, pa.int64()))
+    return raw_column(arrow(values.astype(np.int64, copy=False)))
 
 
 def with_columns(entries: EntriesTable, made: Mapping[str, pa.Array]) -> EntriesTable:
@@ -430,4 +430,4 @@ def concat_parts(parts: Sequence[EntriesTable]) -> EntriesTable:
         types |= {i: t for i, t in known if isinstance(types.get(i, UnknownType()), UnknownType)}
     names = parts[0].table.column_names
     made = {name: concat_columns([part.array(name) for part in parts]) for name in names}
-    return EntriesTable(pa.table(made), types)
+    return EntriesTable(pa.Table.from_arrays(list(made.values()), names=list(made)), types)

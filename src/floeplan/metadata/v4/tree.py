@@ -56,7 +56,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Ints, Mask, arrow, arrow_binary
 
 _TRACKING = ids.TRACKING
 _REFERENCE = (
@@ -307,7 +307,7 @@ class MetadataTree:
         entries = file_entries(rows, origin, self.types, columns)
         if "first_row_id" in columns.names:  # nothing above a root assigns row ids
             first = rows.ints((_TRACKING, ids.FIRST_ROW_ID))
-            entries = with_columns(entries, {"first_row_id": pa.array(first, mask=first < 0)})
+            entries = with_columns(entries, {"first_row_id": arrow(first, first < 0)})
         return entries
 
     def _vector_paths(self, columns: EntryColumns) -> list[tuple[int, ...]]:
@@ -367,7 +367,7 @@ class MetadataTree:
         # The data file's number may be inherited, and a vector is never older than its file.
         raised = np.maximum(entries.sequence_number, numbers[keep])
         names = [name for name in ("sequence_number", "file_sequence_number") if name in entries]
-        return with_columns(entries, {name: pa.array(raised) for name in names})
+        return with_columns(entries, {name: arrow(raised) for name in names})
 
     def _kept(self, manifests: Sequence[int], counts: Ints) -> Mask:
         """Which rows of some leaves are not removed by their reference."""
@@ -397,7 +397,7 @@ def _leaf_column(rows: Rows, column: Column, base: int, at: Ints) -> ColumnStats
 
     def placed(array: pa.Array | None, type_: pa.DataType) -> pa.Array:
         values = pa.nulls(of_root, type_) if array is None else array
-        return values.take(pa.array(at, mask=at < 0))
+        return values.take(arrow(at, at < 0))
 
     def number(offset: int) -> Ints:
         values = rows.ints((ids.CONTENT_STATS, base, base + offset))
@@ -440,7 +440,7 @@ class _Listed:
         }
         return replace(
             empty,
-            path=pa.array(self._paths, pa.large_string()),
+            path=arrow_binary([path.encode() for path in self._paths]).cast(pa.large_string()),
             has_key_metadata=np.zeros(count, dtype=np.bool_),
             summaries=Summaries.none(count),
             table_location=location,
