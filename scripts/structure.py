@@ -30,7 +30,7 @@ ADDED = {
     "format 4": 560,
     "tables of other engines": 600,
     "why, explain and advice": 700,
-    "maintain": 1_350,
+    "maintain": 1_530,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {

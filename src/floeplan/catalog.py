@@ -103,6 +103,25 @@ def open_catalog(name: str | None = None) -> Catalog:
     return connect(name, properties)
 
 
+def existing_catalog(name: str | None = None) -> Catalog:
+    """As ``open_catalog``, but the embedded default is not created.
+
+    Raises:
+        UnknownCatalogError: There is no such catalog.
+    """
+    chosen, properties = _choose_catalog(name)
+    if properties is None and not (embedded_home() / "catalog.db").exists():
+        raise UnknownCatalogError(_no_embedded_catalog(), context={"catalog": chosen})
+    return open_catalog(chosen)
+
+
+def _no_embedded_catalog() -> str:
+    return (
+        f"there is no embedded catalog in {embedded_home()} yet; choose a configured catalog, or set FLOEPLAN_HOME to "
+        "where the tables are"
+    )
+
+
 def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
     """Open a catalog with its PyIceberg configuration, overridden by these properties.
 
@@ -167,11 +186,8 @@ def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
     if not isinstance(catalog, Catalog):
         chosen, properties = _choose_catalog(catalog)
         if properties is None and not (embedded_home() / "catalog.db").exists():
-            raise UnknownTableError(
-                f"no table {name!r}: there is no embedded catalog in {embedded_home()} yet; "
-                "choose a configured catalog, or set FLOEPLAN_HOME to where the tables are",
-                context={"table": name, "catalog": chosen},
-            )
+            message = f"no table {name!r}: {_no_embedded_catalog()}"
+            raise UnknownTableError(message, context={"table": name, "catalog": chosen})
         catalog = open_catalog(chosen)
     remember(catalog.properties)
     set_rest_timeouts(catalog)
