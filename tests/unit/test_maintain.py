@@ -212,7 +212,7 @@ def steps_of_a_run(lake: SqlCatalog) -> list[str]:
     return every.steps
 
 
-SOME_STEPS = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.matrix)])
+SOME_STEPS = pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.matrix)])
 
 
 @SOME_STEPS
@@ -518,9 +518,12 @@ def test_metrics(lake: SqlCatalog) -> None:
 
 @pytest.fixture
 def floeplan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., tuple[int, str, str]]:
-    """The command line on an embedded catalog with a table of small files."""
+    """The command line on an embedded catalog with a small table, or one of small files for ``test_the_command``."""
     for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path))
@@ -531,7 +534,7 @@ def floeplan(
     opened = open_catalog()
     opened.create_namespace("db")
     table = opened.create_table("db.small", EVENTS)
-    for number in range(FILES):
+    for number in range(FILES if request.function is test_the_command else 1):
         fp.append(table, events(number * 10, number * 10 + 10), fast=True)
 
     def call(*arguments: str) -> tuple[int, str, str]:
