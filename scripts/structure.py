@@ -37,6 +37,7 @@ ADDED = {
     "table folders": 110,
     "queries on Spark": 700,
     "metadata tree of the v4 draft": 1_720,
+    "maintain": 1_530,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {

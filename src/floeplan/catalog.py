@@ -118,6 +118,25 @@ def open_catalog(name: str | None = None) -> Catalog:
     return connect(name, properties)
 
 
+def existing_catalog(name: str | None = None) -> Catalog:
+    """As ``open_catalog``, but the embedded default is not created.
+
+    Raises:
+        UnknownCatalogError: There is no such catalog.
+    """
+    chosen, properties = _choose_catalog(name)
+    if properties is None and not (embedded_home() / "catalog.db").exists():
+        raise UnknownCatalogError(_no_embedded_catalog(), context={"catalog": chosen})
+    return open_catalog(chosen)
+
+
+def _no_embedded_catalog() -> str:
+    return (
+        f"there is no embedded catalog in {embedded_home()} yet; choose a configured catalog, or set FLOEPLAN_HOME to "
+        "where the tables are"
+    )
+
+
 def list_tables(catalog: str | Catalog | None = None, namespace: str | None = None) -> tuple[str, list[str]]:
     """The name of a catalog, and its tables in the order of their names; nested namespaces included.
 
@@ -216,11 +235,8 @@ def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
     if not isinstance(catalog, Catalog):
         chosen, properties = _choose_catalog(catalog)
         if properties is None and not (embedded_home() / "catalog.db").exists():
-            raise UnknownTableError(
-                f"no table {name!r}: there is no embedded catalog in {embedded_home()} yet; "
-                "choose a configured catalog, or set FLOEPLAN_HOME to where the tables are",
-                context={"table": name, "catalog": chosen},
-            )
+            message = f"no table {name!r}: {_no_embedded_catalog()}"
+            raise UnknownTableError(message, context={"table": name, "catalog": chosen})
         catalog = open_catalog(chosen)
     remember(catalog.properties)
     set_rest_timeouts(catalog)

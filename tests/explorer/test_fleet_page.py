@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,22 +20,26 @@ pytestmark = pytest.mark.services
 EVIL = "db.<b>evil"
 
 
-@pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExplorerServer]:
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExplorerServer]:
     """An explorer of a catalog with four tables, of which one was maintained and one cannot be read."""
-    monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    lake = open_catalog()
-    lake.create_namespace("db")
-    for name, number in (("db.small", 12), ("db.done", 12), (EVIL, 1), ("db.lost", 1)):
-        table = lake.create_table(name, EVENTS)
-        for at in range(number):
-            fp.append(table, events(at * 10, at * 10 + 10), fast=True)
-    fp.maintain("db.done", catalog=lake)
-    Path(lake.load_table("db.lost").metadata_location.removeprefix("file://")).unlink()
-    lake.close()
-    with serving(ExplorerService(None, None, False, None, TOKEN)) as running:
-        yield running
+    home = tmp_path_factory.mktemp("fleet")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
+            patch.delenv(name)
+        patch.setenv("FLOEPLAN_HOME", str(home))
+        patch.setenv("HOME", str(home))
+        lake = open_catalog()
+        lake.create_namespace("db")
+        for name, number in (("db.small", 12), ("db.done", 12), (EVIL, 1), ("db.lost", 1)):
+            table = lake.create_table(name, EVENTS)
+            for at in range(number):
+                fp.append(table, events(at * 10, at * 10 + 10), fast=True)
+        fp.maintain("db.done", catalog=lake)
+        Path(lake.load_table("db.lost").metadata_location.removeprefix("file://")).unlink()
+        lake.close()
+        with serving(ExplorerService(None, None, False, None, TOKEN)) as running:
+            yield running
 
 
 def row(page: Page, name: str) -> str:

@@ -212,7 +212,7 @@ def steps_of_a_run(lake: SqlCatalog) -> list[str]:
     return every.steps
 
 
-SOME_STEPS = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.matrix)])
+SOME_STEPS = pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.matrix)])
 
 
 @SOME_STEPS
@@ -474,6 +474,34 @@ def test_the_next_run_learns_from_what_was_achieved(lake: SqlCatalog) -> None:
     assert learned.to_dict()["predicted"]["factor"] == 0.25
 
 
+def test_a_run_that_cannot_be_recorded_says_so(lake: SqlCatalog) -> None:
+    # A table of another schema has the name of the table of runs.
+    lake.create_namespace("ops")
+    fp.append(lake.create_table("ops.runs", EVENTS), events(0, 3))
+    result = run(lake, Policy(runs="ops.runs"))
+    assert status(result) == "done"
+    assert [note.split(":")[0] for note in result.notes] == [
+        "earlier runs cannot be read from ops.runs",
+        "the run is not recorded in ops.runs",
+    ]
+    assert result.exit_code == 0
+
+
+def test_work_is_left_when_its_window_closes_during_the_run(lake: SqlCatalog) -> None:
+    small_table(lake, "db.alpha", files=15)
+    noon = datetime(2030, 3, 4, 12, tzinfo=UTC).timestamp()
+    now = [noon]
+    policy = parse_policy('runs = "off"\n[defaults]\nrewrite-manifests = false\nwindows = "11:00-13:00"')
+
+    def later(name: str) -> None:
+        now[0] += 7200 if name == "worked" else 0
+
+    result = run(lake, policy, clock=lambda: now[0], commit=CommitOptions(on_step=later))
+    assert sorted([str(status(result)), str(status(result, table="db.alpha"))]) == ["done", "left"]
+    assert "outside its windows (11:00-13:00)" in str(result.left())
+    assert "the lease expired during the work" in str(result.to_dict())
+
+
 def test_metrics(lake: SqlCatalog) -> None:
     result = run(lake, QUIET)
     text = prometheus_text(result, 12.5)
@@ -490,9 +518,12 @@ def test_metrics(lake: SqlCatalog) -> None:
 
 @pytest.fixture
 def floeplan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., tuple[int, str, str]]:
-    """The command line on an embedded catalog with a table of small files."""
+    """The command line on an embedded catalog with a small table, or one of small files for ``test_the_command``."""
     for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path))
@@ -503,7 +534,7 @@ def floeplan(
     opened = open_catalog()
     opened.create_namespace("db")
     table = opened.create_table("db.small", EVENTS)
-    for number in range(FILES):
+    for number in range(FILES if request.function is test_the_command else 1):
         fp.append(table, events(number * 10, number * 10 + 10), fast=True)
 
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -512,6 +543,16 @@ def floeplan(
         return code, captured.out, captured.err
 
     return call
+
+
+def test_nothing_is_created_where_there_is_no_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["maintain"]) == 2
+    assert "there is no embedded catalog" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command(floeplan: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

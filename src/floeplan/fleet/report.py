@@ -157,6 +157,7 @@ class MaintainResult(Displayed):
         not_looked_at: Tables for which no time was left.
         dry_run: Whether nothing was done.
         runs_table: The table in which the run is recorded.
+        notes: What is not as it should be about the run itself.
     """
 
     run_id: str
@@ -167,6 +168,7 @@ class MaintainResult(Displayed):
     not_looked_at: tuple[str, ...] = ()
     dry_run: bool = False
     runs_table: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -198,6 +200,7 @@ class MaintainResult(Displayed):
             "left": self.left(),
             "dry_run": self.dry_run,
             "runs_table": self.runs_table,
+            "notes": list(self.notes),
         }
 
 

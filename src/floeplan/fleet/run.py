@@ -18,7 +18,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heapreplace
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import Catalog
 
 from floeplan.audit.reports import default_reports
-from floeplan.catalog import list_tables, load_table, open_catalog
+from floeplan.catalog import existing_catalog, list_tables, load_table
 from floeplan.errors import CommitConflictError, FloeplanError, InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import Lease, LeaseHeldError, foreign_maintenance
 from floeplan.fleet.look import look_at
@@ -135,7 +134,7 @@ def run_maintenance(
     """As ``maintain``, with ``MaintainOptions``."""
     policy = options.resolved()
     names: Sequence[str | None] = [catalog] if isinstance(catalog, str) else policy.catalogs or [None]
-    catalogs = [catalog] if isinstance(catalog, Catalog) else [open_catalog(name) for name in names]
+    catalogs = [catalog] if isinstance(catalog, Catalog) else [existing_catalog(name) for name in names]
     return _Run(options, policy, catalogs, spark).run()
 
 
@@ -157,6 +156,7 @@ class _Run:
     spent_files: int = 0
     listed: list[str] = field(default_factory=list)
     not_looked_at: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.run_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -165,7 +165,7 @@ class _Run:
     def run(self) -> MaintainResult:
         """Look, work, record."""
         names = self._names()
-        self.history = read_history(self.catalogs[0], self.policy.runs)
+        self._read_history()
         self._look(names)
         self.options.commit.step("looked")
         if self.options.dry_run:
@@ -179,6 +179,12 @@ class _Run:
             result = self._result()
             self._record(result)
         return self._result()
+
+    def _read_history(self) -> None:
+        try:
+            self.history = read_history(self.catalogs[0], self.policy.runs)
+        except Exception as error:  # nothing but ranking needs it
+            self.notes.append(f"earlier runs cannot be read from {self.policy.runs}: {reason(error)}")
 
     # --- looking
 
@@ -241,13 +247,18 @@ class _Run:
 
     def _hold_back(self) -> None:
         """Leave work outside its windows, and work that another engine does."""
-        now = datetime.fromtimestamp(self.options.clock(), UTC)
         for name, report in self.reports.items():
-            if not report.settings.in_window(now):
-                windows = ", ".join(window.text for window in report.settings.windows)
-                self._mark_all(name, Status.LEFT, f"outside its windows ({windows})")
-            elif report.foreign is not None:
+            if self._in_window(name) and report.foreign is not None:
                 self._mark_all(name, Status.YIELDED, report.foreign, YIELDING)
+
+    def _in_window(self, name: str) -> bool:
+        """Whether work on a table may run now; if not, it is left."""
+        settings = self.reports[name].settings
+        if settings.in_window(datetime.fromtimestamp(self.options.clock(), UTC)):
+            return True
+        windows = ", ".join(window.text for window in settings.windows)
+        self._mark_all(name, Status.LEFT, f"outside its windows ({windows})")
+        return False
 
     def _next(self) -> tuple[str, int] | None:
         """The most valuable work that may run now."""
@@ -293,6 +304,8 @@ class _Run:
 
     def _do(self, name: str, at: int) -> None:
         """Do one piece of work, or mark why it is not done."""
+        if not self._in_window(name):
+            return
         failed = [one for one in self._first(name) if self._has_failed(one)]
         if failed:
             self._mark_all(name, Status.LEFT, f"work on {failed[0]} comes first, and failed")
@@ -354,10 +367,10 @@ class _Run:
             return
         self.spent_bytes += achieved["bytes"]
         self.spent_files += achieved["files"] if achieved["bytes"] else 0
-        if lease.is_lost:
-            why = why or "the lease expired during the work"
         status = Status.FAILED if why else Status.DONE if context.max_files is None else Status.PARTIAL
         why = why or (self._budget_text() if status is Status.PARTIAL else "")
+        if lease.is_lost:  # what was committed is valid, but another run may have done the same work
+            why = why or "the lease expired during the work"
         self._mark(name, at, work=work, status=status, why=why, achieved=achieved)
 
     def _fitting(self, context: Context, kind: str) -> tuple[Work | None, Context]:
@@ -419,10 +432,16 @@ class _Run:
     # --- reporting
 
     def _record(self, result: MaintainResult) -> None:
-        if self.policy.runs is not None and self.reports:
-            with suppress(FloeplanError):  # the work is done; nothing but ranking needs the record
+        if self.policy.runs is None or not self.reports:
+            return
+        for attempt in (1, 2):
+            try:
                 record(self.catalogs[0], self.policy.runs, result, datetime.now(UTC), self.listed)
                 self.options.commit.step("recorded")
+                return
+            except Exception as error:  # the work is done; nothing but ranking needs the record
+                if attempt == 2:  # the first may have failed because another run created the table
+                    self.notes.append(f"the run is not recorded in {self.policy.runs}: {reason(error)}")
 
     def _result(self) -> MaintainResult:
         return MaintainResult(
@@ -434,6 +453,7 @@ class _Run:
             tuple(self.not_looked_at),
             self.options.dry_run,
             self.policy.runs,
+            tuple(self.notes),
         )
 
 
