@@ -38,6 +38,7 @@ ADDED = {
     "queries on Spark": 700,
     "metadata tree of the v4 draft": 1_720,
     "maintain": 1_530,
+    "procedures, new tables, commands of tables, completion and interrupts": 1_640,
 }
 """Lines of capabilities added since the restructuring; each raised the limit in the change that added it."""
 LIMITS = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scripts.notebook import differences
 from tests.support.documents import ROOT, DocumentRunner, blocks, needs_spark, needs_workers, notebook_cells
 
 if TYPE_CHECKING:
@@ -68,3 +69,8 @@ def test_a_notebook_runs_from_top_to_bottom_and_leaves_nothing_behind(
     assert any(temporary.iterdir())
     exec(compile(last, notebook.name, "exec"), names)
     assert not any(temporary.iterdir())
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_the_outputs_of_a_notebook_are_the_stored_ones(notebook: Path, runner: DocumentRunner) -> None:
+    assert differences(notebook) == [], "if intended, run scripts/notebook.py and commit the notebook"

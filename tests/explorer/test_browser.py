@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from floeplan.audit.findings import AuditResult, DayOfRuns, Finding
 from floeplan.catalog import load_table
@@ -268,16 +268,18 @@ def test_switching_tables_while_one_is_loaded_shows_the_last(
     for name in ("db.events", "db.others"):
         two_spec_table(tmp_path, name)
     with serving(ExplorerService(None, None, False, None, TOKEN)) as running:
-        held = []
-        quiet.route("**/api/map?table=db.events*", held.append)
+        held: dict[str, Route] = {}
+        quiet.route("**/api/map?table=db.events*", lambda route: held.update(map=route))
+        quiet.route("**/api/overview?table=db.others*", lambda route: held.update(overview=route))
         quiet.goto(f"{running.url}?table=db.events")
         choice = quiet.get_by_label("Table", exact=True)
         expect(choice).to_have_value("db.events")
-        quiet.route("**/api/overview?table=db.others*", held.append)
-        choice.select_option("db.others")
-        while len(held) < 2:
-            quiet.wait_for_timeout(10)
-        for route in held:
-            route.continue_()
+        with quiet.expect_request("**/api/overview?table=db.others*"):
+            choice.select_option("db.others")
+        with quiet.expect_response("**/api/plan?*"):  # the view of the first table goes on when its map arrives
+            held["map"].continue_()
+        # The page has handled the response when a request that it makes later is answered.
+        quiet.evaluate("fetch('/api/session').then((response) => response.json())")
+        held["overview"].continue_()
         expect(quiet.locator("#foot")).to_contain_text("db/others")
         expect(quiet.locator(".ask .status")).to_contain_text("5 files of 5")

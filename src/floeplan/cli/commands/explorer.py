@@ -115,9 +115,9 @@ def serve(
         else:
             common.text_console().print(f"{server.page_url}  (press Ctrl-C to stop)")
         sys.stdout.flush()
-        if open_:
-            webbrowser.open(server.page_url)
         try:
+            if open_:
+                webbrowser.open(server.page_url)
             server.serve_forever()
         except KeyboardInterrupt:
             return
