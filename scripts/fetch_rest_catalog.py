@@ -1,4 +1,4 @@
-"""Download Iceberg's own REST catalog server, and its REST compatibility kit, to folders of `.cache` with Maven.
+"""Download Iceberg's REST catalog server, its REST compatibility kit, and Flink, to folders of `.cache` with Maven.
 
 Safe to run concurrently (lock file), offline once the jars exist, and atomic: a folder gets its final name, the hash
 of its inputs, only when complete.
@@ -26,6 +26,11 @@ def ensure_rest_catalog() -> Path:
 def ensure_rest_tck() -> Path:
     """Return the folder of the compatibility kit's jars, downloading them if missing."""
     return _ensure("rest-tck", "Iceberg's REST compatibility kit")
+
+
+def ensure_flink() -> Path:
+    """Return the folder of the jars of Flink's MiniCluster with Iceberg, downloading them if missing."""
+    return _ensure("flink", "Flink with Iceberg")
 
 
 def _ensure(name: str, what: str) -> Path:
