@@ -44,10 +44,10 @@ def test_rows_equal_those_of_iceberg(name: str, matrix: Matrix, local_catalog: S
     made = matrix.table(name)
     columns = set(made.columns)
     chosen = [query for query in QUERIES if columns.issuperset(_used(query))]
-    assert len(chosen) > 2
+    assert chosen
     number = sorted(parametrized_names()).index(name)
     with interpreted(matrix.spark):
-        for query in chosen[number % 3 :: 3]:  # a third of the queries on each table
+        for query in chosen[number % 5 :: 5]:  # a fifth of the queries on each table
             ours = fp.sql(query.format(t=made.identifier), spark=matrix.spark, catalog=local_catalog)
             assert _rows(ours) == _rows(matrix.spark.sql(query.format(t=made.name))), query
 

@@ -47,11 +47,19 @@ UUID_TEXT = "f79c3e09-677c-4bbd-a479-512f87f5f2f1"
         (f"(r0_5 = '{UUID_TEXT.upper()}')", "true"),
         (f"(r0_5 < '{UUID_TEXT}')", "true"),
         ("(r0_6 > 1.0D)", "f > 1.0"),
+        ("((collate(r0_1, 'UNICODE_CI') = 'x' collate UNICODE_CI) AND (r0_0 < 3L))", "id < 3"),
         ("(r0_1 IS NULL)", "`odd name` IS NULL"),
     ],
 )
 def test_a_condition_of_spark_as_a_predicate(condition: str, expected: str) -> None:
     assert str(ConditionCompiler(SCHEMA, "UTC").predicate(condition)) == expected
+
+
+def test_casts_do_not_prune_without_ansi_mode() -> None:
+    """Then 4294967301 is 5 as an INT."""
+    condition = "((CAST(r0_0 AS INT) = 5) AND (r0_2 IN (DATE '2024-01-01')))"
+    assert "id" not in str(ConditionCompiler(SCHEMA, ansi=False).predicate(condition))
+    assert "d" in str(ConditionCompiler(SCHEMA, ansi=False).predicate(condition))
 
 
 @pytest.mark.parametrize(

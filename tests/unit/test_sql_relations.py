@@ -81,15 +81,15 @@ def test_a_snapshot_without_its_value_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("SELECT * FROM Events e JOIN other", ["Events"]),
+        ("SELECT * FROM Events e JOIN other", ["Events", "other"]),
         ("WITH events AS (SELECT 1) SELECT * FROM events", []),
         ("WITH x AS (SELECT * FROM events) SELECT * FROM x, events", ["events", "events"]),
         ("WITH events (a, b) AS (SELECT 1, 2) SELECT * FROM events", []),
-        ("SELECT events FROM other", []),
+        ("SELECT events, b FROM other WHERE a IN (1, events)", ["other"]),
     ],
 )
 def test_names_of_one_part_are_tables_unless_the_query_defines_them(text: str, found: list[str]) -> None:
-    assert [".".join(reference.parts) for reference in table_references(text, {"events"})] == found
+    assert [".".join(reference.parts) for reference in table_references(text, single=True)] == found
 
 
 def test_the_last_part_of_a_name_is_a_snapshot_or_a_metadata_table(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ weaker than the query's own filter, which Spark evaluates anyway.
 Fail-safe: no predicate and every column where anything is in doubt: Spark Connect, which has no optimizer in this
 process, an API of the JVM that has changed, a clock (it would be read twice), a query that Spark refuses here. In a
 session time zone other than UTC, conjuncts that compute with dates or timestamps are dropped, and literals of
-timestamps are converted.
+timestamps are converted. Without ``spark.sql.ansi.enabled``, conjuncts with casts and functions are dropped.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"\br(\d+)_(\d+)\b")
 _RELATION = re.compile(r"Relation \[r(\d+)_0#")
 _TEMPORAL = (DateType, TimestampType, TimestamptzType)
+_ANSI_CONF = "spark.sql.ansi.enabled"
 _COMPARES = (Between, Cmp, InList, StartsWith)
 _UNKNOWN = Opaque("unknown", (), None)
 _EMPTY, _NO_FILES = np.zeros(0, dtype=np.int64), pa.array([], pa.string())
@@ -89,8 +90,9 @@ def pushed_down(query: DataFrame, schemas: Sequence[Schema | None]) -> list[Push
         shown = Counter(int(number) for number in _RELATION.findall(str(plan.toString())))
         if any(shown[number] > len(uses) for number, uses in enumerate(found.uses)):
             return nothing
-        zone = str(query.sparkSession.conf.get(ZONE_CONF))
-        return [_merged(uses, schema, zone) for uses, schema in zip(found.uses, schemas, strict=True)]
+        settings = query.sparkSession.conf
+        zone, ansi = str(settings.get(ZONE_CONF)), str(settings.get(_ANSI_CONF)).lower() == "true"
+        return [_merged(uses, schema, zone, ansi) for uses, schema in zip(found.uses, schemas, strict=True)]
     except Exception:  # py4j raises many classes; planning without the query's predicates is only slower
         return nothing
 
@@ -148,12 +150,12 @@ def _ordinals(node: JavaObject) -> frozenset[int]:
     return frozenset(int(at) for _, at in _NAME.findall(str(node.references().toString())))
 
 
-def _merged(uses: Sequence[_Use], schema: Schema | None, zone: str) -> Pushed:
+def _merged(uses: Sequence[_Use], schema: Schema | None, zone: str, ansi: bool) -> Pushed:
     """What all uses of a reference need together; everything when Spark has removed the reference."""
     if schema is None or not uses:
         return Pushed()
     names = [field.name for field in schema.fields]
-    compiler = ConditionCompiler(schema, zone)
+    compiler = ConditionCompiler(schema, zone, ansi)
     predicate = or_(*(TRUE if use.condition is None else compiler.predicate(use.condition) for use in uses))
     if any(use.ordinals is None for use in uses):
         return Pushed(predicate)
@@ -166,7 +168,8 @@ class ConditionCompiler:
     """Compiles conditions of Spark's over the columns of a table; what the IR does not have stays opaque."""
 
     schema: Schema
-    zone: str
+    zone: str = "UTC"
+    ansi: bool = True
 
     def predicate(self, condition: str) -> IrExpr:
         """A condition without its opaque pieces: every row that matches the condition satisfies it."""
@@ -188,6 +191,9 @@ class ConditionCompiler:
                     return _UNKNOWN
 
     def _piece(self, tokens: Sequence[Token], condition: str) -> IrExpr:
+        calls = _has_call(tokens)
+        if calls and not self.ansi:
+            return _UNKNOWN  # a cast that wraps around, or returns null instead of failing
         expr = compile_predicate(self._text(tokens, condition), self.schema).predicate
         for leaf in leaves(expr):
             column = column_of(leaf)
@@ -196,7 +202,7 @@ class ConditionCompiler:
                 return _UNKNOWN  # Spark compares them after truncation to microseconds
             if isinstance(type_, UUIDType) and not self._compares_uuid(leaf, tokens):
                 return _UNKNOWN
-            if isinstance(type_, _TEMPORAL) and not self._is_utc and _has_call(tokens):
+            if isinstance(type_, _TEMPORAL) and not self._is_utc and calls:
                 return _UNKNOWN  # a function or cast that may depend on the time zone
         return expr
 

@@ -15,11 +15,10 @@ Fail-safe: a query that cannot be analysed over placeholders is planned without 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -172,27 +171,20 @@ def find_relations(
 ) -> Iterator[tuple[TableReference, Relation]]:
     """The tables that a query names, in its order."""
     attached = attached_tables(spark)
-    unknown = False
-    for reference in table_references(text, attached.keys()):
-        if len(reference.parts) == 1:
-            relation: Relation | None = Relation(attached[reference.parts[0].lower()].load())
-        else:
+    names_others = False
+    for reference in table_references(text, single=bool(attached)):
+        name = reference.parts[0].lower()
+        relation: Relation | None = None
+        if len(reference.parts) > 1:
             relation = find_relation(reference.parts, catalog)
+        elif name in attached:
+            relation = Relation(attached[name].load())
         if relation is None:
-            unknown = True
+            names_others = True
             continue
         yield reference, as_of(relation, reference, _milliseconds(spark, reference.timestamp))
-    if attached and (unknown or _names_views(text, attached)):
+    if attached and names_others:
         refresh_views(spark)  # a view of the session may read an attached table by its name
-
-
-def _names_views(text: str, attached: Mapping[str, object]) -> bool:
-    """Whether a query names a table or view of the session that is not an attached table."""
-    tokens = Cursor(text).tokens
-    return any(
-        before.text.upper() in ("FROM", "JOIN", "TABLE", ",") and is_name(name) and name.text.lower() not in attached
-        for before, name in pairwise(tokens)
-    )
 
 
 def _milliseconds(spark: SparkSession, expression: str | None) -> int | None:

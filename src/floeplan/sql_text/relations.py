@@ -16,7 +16,7 @@ that the query itself defines.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -144,16 +144,16 @@ def as_of(relation: Relation, reference: TableReference, timestamp_ms: int | Non
     return Relation(relation.table, ref=version) if is_ref else Relation(relation.table, snapshot_id=int(version))
 
 
-def table_references(text: str, names: Collection[str] = ()) -> Iterator[TableReference]:
+def table_references(text: str, *, single: bool = False) -> Iterator[TableReference]:
     """The tables that a query names: after FROM, JOIN and TABLE, and after a comma in a FROM clause.
 
     Args:
         text: The query.
-        names: Names of one part, lowercase, that are tables too, unless the query defines them.
+        single: Whether to include names of one part that the query does not define itself.
     """
     cursor = Cursor(text)
     tokens = cursor.tokens
-    single = set(names) - defined_names(cursor) if names else set()
+    defined = defined_names(cursor) if single else set()
     in_from = [False]  # per level of parentheses
     for index, token in enumerate(tokens):
         if token.token_type is TokenType.L_PAREN:
@@ -169,11 +169,11 @@ def table_references(text: str, names: Collection[str] = ()) -> Iterator[TableRe
             continue
         if not is_word(before, *_BEFORE) and not (before.token_type is TokenType.COMMA and in_from[-1]):
             continue
-        # A name begins where a table is expected; other names of one part and functions are Spark's.
+        # A name begins where a table is expected; functions are Spark's.
         chain = name_chain(tokens, index)
         parts = tuple(str(one.text) for one in chain)
         cursor.at = index + 2 * len(chain) - 1
-        if cursor.sees_symbol(TokenType.L_PAREN) or (len(parts) < 2 and parts[0].lower() not in single):
+        if cursor.sees_symbol(TokenType.L_PAREN) or (len(parts) < 2 and (not single or parts[0].lower() in defined)):
             continue
         end = chain[-1].end + 1
         version, timestamp = _snapshot_clause(cursor)

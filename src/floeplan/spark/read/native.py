@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 BROADCAST_BYTES = 64 * 2**20
 """Equality deletes up to this size are broadcast; for larger ones Spark chooses the join."""
 
-_ROW_BYTES, _METADATA_BYTES = 8, 80
-"""Spark's estimates of the overhead of a row, and of the struct ``_metadata``."""
+_ROW_BYTES, _TAG_BYTES = 8, 8
+"""Spark's estimates of the overhead of a row, and of the file modification time, of which tags are made."""
 _FEW = 0.25
 """The largest fraction of rows without position deletes that are read as if their files had some."""
 _ORDINAL = f"CAST({TAG} AS INT)"
@@ -242,17 +242,19 @@ class NativeReading:
         return read_logged(self.spark, schema, entries.path, sizes, tags, size=size)
 
     def _estimated_size(self, branch: Branch, schema: StructType, records: Ints) -> int | None:
-        """The size of the rows of a branch as Spark and Iceberg estimate it: records of values of default sizes.
+        """The size of a branch for which Spark estimates what Iceberg does: its records, of values of default sizes.
 
-        Spark scales the size of a relation by the widths of the columns that a query selects, so it is that of all its
-        columns, ``_metadata`` included. Never below the stored size of the selected columns, for long strings.
+        Spark scales the size of a relation by the widths of the selected columns and of all columns that it reads, the
+        row index and ``_metadata`` included. Never below the stored size of the columns, for long strings.
         """
         if (records < 0).any():
             return None
-        width = _ROW_BYTES + sum(default_size(field.dataType) for field in schema) + _METADATA_BYTES * branch.tagged
+        read = sum(default_size(field.dataType) for field in schema) + _TAG_BYTES * branch.tagged
+        selected = sum(default_size(spark_type(field.field_type, field.name)) for field in self.fields)
         rows = int(records.sum())
+        size = rows * selected * (_ROW_BYTES + read) // (_ROW_BYTES + selected)
         stored = self.plan.summary.bytes_kept * rows // max(1, int(self.plan.files.entries.record_count.sum()))
-        return max(rows * width, stored)
+        return max(size, stored)
 
     @cached_property
     def _row_index(self) -> str:
