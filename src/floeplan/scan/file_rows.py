@@ -22,8 +22,14 @@ from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read.reader import read_row_groups, read_selected, selects_every_page
-from floeplan.parquet.source import open_source
+from floeplan.parquet.read.reader import (
+    LONGEST_GAP,
+    REMOTE_ROUND_TRIP_BYTES,
+    read_row_groups,
+    read_selected,
+    selects_every_page,
+)
+from floeplan.parquet.source import LocalSource, open_source
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.projection import FIELD_ID, project
@@ -126,13 +132,25 @@ class OpenFile:
             selection = selection.difference(RowSelection.from_rows(gone))
         return selection
 
+    def without_deleted_pages(self, selection: RowSelection) -> RowSelection:
+        """Without listed positions if they may cover whole pages; a selection of many short runs would only cost."""
+        for gone in self._listed():
+            if (gone[LONGEST_GAP:] - gone[:-LONGEST_GAP] == LONGEST_GAP).any():
+                selection = selection.difference(RowSelection.from_rows(gone))
+        return selection
+
+    def live(self, selection: RowSelection) -> Mask:
+        """Which of the selected rows no deletion vector or position delete lists."""
+        live = np.ones(selection.row_count, dtype=np.bool_)
+        for gone in self._listed():
+            live[selection.rank(gone[selection.contains(gone)])] = False
+        return live
+
     def planned_rows(self, schema: Schema) -> PlannedRows:
         """The planned rows in the columns of a schema; deleted rows share pages with others, so they are read too."""
         selection = self.planned()
         rows, live = self.read(schema, selection)
-        for gone in self._listed():
-            live[selection.rank(gone[selection.contains(gone)])] = False
-        return PlannedRows(rows, selection, live)
+        return PlannedRows(rows, selection, live & self.live(selection))
 
     def _listed(self) -> Iterator[Positions]:
         """What each deletion vector and position delete lists."""
@@ -140,34 +158,56 @@ class OpenFile:
             if delete.kind not in EQUALITY:
                 yield self._deletes.positions(delete, self.file.path)
 
-    def read(self, schema: Schema, selection: RowSelection) -> tuple[pa.Table, Mask]:
+    def columns(self, schema: Schema, selection: RowSelection) -> pa.Table:
+        """These rows in the columns of a schema, deleted or not."""
+        stored = self._read_stored([schema], selection)
+        return project(stored, schema, self.file.constants, self.file.path, selection.row_count)
+
+    def read(
+        self, schema: Schema, selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> tuple[pa.Table, Mask]:
         """These rows in the columns of a schema, and which of them no equality delete removes."""
-        found, matched = self.matched(schema, selection)
+        found, matched = self.matched(schema, selection, keep_dictionaries=keep_dictionaries)
         live = np.ones(selection.row_count, dtype=np.bool_)
         for deleted in matched:
             live &= ~deleted
         return found, live
 
-    def matched(self, schema: Schema, selection: RowSelection) -> tuple[pa.Table, list[Mask]]:
+    def matched(
+        self, schema: Schema, selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> tuple[pa.Table, list[Mask]]:
         """These rows in the columns of a schema, and for each equality delete which of them it removes."""
         keys = [(delete, self._key_schemas(delete)) for delete in self.file.deletes if delete.kind in EQUALITY]
         path, rows, constants = self.file.path, selection.row_count, self.file.constants
-        stored = self._read_stored([schema, *chain.from_iterable(schemas for _, schemas in keys)], selection)
+        wanted = [schema, *chain.from_iterable(schemas for _, schemas in keys)]
+        stored = self._read_stored(wanted, selection, keep_dictionaries=keep_dictionaries)
         matched = [
             matches_any(key_columns(stored, schemas, constants, path, rows), self._deletes.keys(delete, schemas))
             for delete, schemas in keys
         ]
-        return project(stored, schema, constants, path, rows), matched
+        return project(stored, schema, constants, path, rows, keep_dictionaries=keep_dictionaries), matched
 
-    def _read_stored(self, schemas: Sequence[Schema], selection: RowSelection) -> pa.Table:
+    def _read_stored(
+        self, schemas: Sequence[Schema], selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> pa.Table:
         """The stored columns that these schemas need."""
         if not self.footer.has_field_ids:
             stored = read_selected(self.source, self.footer, None, selection)
             return with_mapped_ids(stored, self._table.mapping, self.file.path)
         fields = [_stored_ids(field, self.footer.columns.field_ids) for schema in schemas for field in schema.fields]
         columns = list(dict.fromkeys(chain.from_iterable(fields)))
-        read = read_row_groups if columns and selects_every_page(self.footer, selection) else read_selected
-        return read(self.source, self.footer, columns, selection)
+        if columns and selects_every_page(self.footer, selection):
+            return read_row_groups(self.source, self.footer, columns, selection, keep_dictionaries=keep_dictionaries)
+        return read_selected(self.source, self.footer, columns, selection)
+
+    def worth_two_reads(self, schema: Schema, selection: RowSelection) -> bool:
+        """Whether reading these columns may cost more than the round trip after which fewer rows of them are known."""
+        if not self.footer.has_field_ids or isinstance(self.source, LocalSource):
+            return self.footer.has_field_ids
+        groups = selection.overlaps(self.footer.first_rows, self.footer.row_group_rows)
+        leaves = [leaf for field in schema.fields for leaf in self.footer.leaves_of_column(field.field_id)]
+        sizes = (int(self.footer.chunks(leaf).total_compressed_size[groups].sum()) for leaf in leaves)
+        return sum(sizes) > REMOTE_ROUND_TRIP_BYTES
 
     def _key_schemas(self, delete: DeleteScan) -> tuple[Schema, ...]:
         """One schema per key, from the newest schema that has it: keys may be columns dropped since."""
