@@ -133,3 +133,31 @@ def test_a_missing_local_file_is_named(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(UnknownFileError, match=r"gone\.parquet: no such file"):
         read_row_groups(source, footer, ["id"], SOME)
+
+
+@pytest.mark.parametrize("rows", [RowSelection.all_rows(ROWS), SOME])
+def test_text_with_a_dictionary_is_decoded_by_its_indexes(rows: RowSelection) -> None:
+    """Nulls, an empty dictionary, a column that falls back to plain pages, a name with a dot, and binary."""
+    texts = pa.table(
+        {
+            "few": [None if n % 11 == 0 else f"é{n % 5}" for n in range(ROWS)],
+            "id": NUMBERS,
+            "none": pa.nulls(ROWS, pa.string()),
+            "many": [f"text {n}" for n in range(ROWS)],
+            "a.b": [f"x{n % 3}" for n in range(ROWS)],
+            "bytes": pa.array([b"%d" % (n % 3) for n in range(ROWS)]),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(texts, sink, row_group_size=GROUP, dictionary_pagesize_limit=10_000, store_schema=False)
+    source = BytesSource(sink.getvalue().to_pybytes())
+    footer = read_footer(source)
+    names = texts.column_names
+    expected = texts.filter(pa.array(rows.to_mask(ROWS)))
+    expanded = read_row_groups(source, footer, [name for name in names if name != "a.b"], rows)
+    assert expanded.to_pylist() == expected.drop_columns("a.b").to_pylist()
+    assert expanded.schema.field("few").type == expanded.schema.field("many").type == pa.large_string()
+    kept_as_stored = read_row_groups(source, footer, ["few", "many"], rows, keep_dictionaries=True)
+    assert pa.types.is_dictionary(kept_as_stored.schema.field("few").type)
+    assert kept_as_stored.schema.field("many").type == pa.large_string()
+    assert kept_as_stored.to_pylist() == expected.select(["few", "many"]).to_pylist()

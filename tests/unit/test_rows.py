@@ -340,3 +340,27 @@ def test_numbers_far_from_all_that_are_listed_are_not_among_them(type_: pa.DataT
     for rows in ([*known, None], known):
         answer = evaluate_rows(InList(column, listed), pa.table({"id": pa.array(rows, type_)}), schema)
         assert answer.to_pylist() == [None if number is None else number in listed for number in rows]
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        *(Cmp(Column(1, StringType(), ("c",)), op, "b") for op in CmpOp),
+        Between(Column(1, StringType(), ("c",)), "a", "b", True),
+        InList(Column(1, StringType(), ("c",)), ("a", "é")),
+        Not(InList(Column(1, StringType(), ("c",)), ("a", "é"))),
+        StartsWith(Column(1, StringType(), ("c",)), "b"),
+        IsNull(Column(1, StringType(), ("c",))),
+        Not(IsNull(Column(1, StringType(), ("c",)))),
+        IsNaN(Column(1, StringType(), ("c",))),
+        Or((IsNull(Column(1, StringType(), ("c",))), Cmp(Column(1, StringType(), ("c",)), EQ, "a"))),
+    ],
+    ids=str,
+)
+def test_a_dictionary_has_the_answers_of_its_values(predicate: IrExpr) -> None:
+    """Null indexes, a null in the dictionary, values that no row has, and chunks with different dictionaries."""
+    first = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 2, 0, 2, 1, 0]), pa.array(["a", None, "b", "unused"]))
+    second = pa.DictionaryArray.from_arrays(pa.array([1, 1, 0, None, 1, 1]), pa.array(["é", "bc"]))
+    encoded = pa.chunked_array([first, second])
+    plain = encoded.cast(pa.string())
+    assert answers(predicate, encoded) == answers(predicate, plain)

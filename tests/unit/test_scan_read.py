@@ -16,11 +16,13 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType
 
 from floeplan.errors import CorruptFileError, CorruptMetadataError, UnsupportedError
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.stats import TriState
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.scan.file_rows import OpenFile
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from tests.support.tables.layouts import Files, Layout
 
 pytestmark = pytest.mark.unit
@@ -276,3 +278,88 @@ def test_tables_with_some_encrypted_files_are_used_where_those_are_not_touched(f
     planned = RewriteDataFilesPlanner(table, RewriteOptions(rewrite_all=True), cache=False).plan()
     assert [file.path for file in planned.files.take(np.concatenate([g.rows for g in planned.groups]))] == [open_file]
     assert planned.skipped == {"encrypted": 1, "unreadable-deletes": 1}
+
+
+class TestColumnsReadLate:
+    """The columns of the residual are read first, the others for what is left."""
+
+    SCHEMA = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "kind", StringType(), required=False),
+        NestedField(3, "text", StringType(), required=False),
+        schema_id=0,
+    )
+
+    @staticmethod
+    def rows(count: int) -> list[dict[str, Any]]:
+        return [{"id": n, "kind": f"k{n % 4}", "text": f"text {n}"} for n in range(count)]
+
+    @pytest.fixture
+    def read(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], int]]:
+        """Names and number of rows of each later read."""
+        found: list[tuple[list[str], int]] = []
+        columns = OpenFile.columns
+
+        def recorded(self: OpenFile, schema: Schema, selection: RowSelection) -> pa.Table:
+            found.append(([field.name for field in schema.fields], selection.row_count))
+            return columns(self, schema, selection)
+
+        monkeypatch.setattr(OpenFile, "columns", recorded)
+        return found
+
+    def planned(self, files: Files, where: str) -> ScanPlan:
+        table = files.table(Layout(self.SCHEMA, (PartitionSpec(spec_id=0),)))
+        return plan_scan(table, where, options=ScanOptions(report=False, footers=False))
+
+    def test_only_matching_rows_are_read_where_others_fill_pages(
+        self, tmp_path: Path, read: list[tuple[list[str], int]]
+    ) -> None:
+        files = Files(tmp_path)
+        files.data(self.rows(5000), self.SCHEMA)
+        assert self.planned(files, "id = 17 OR id = 4000").to_arrow().column("text").to_pylist() == [
+            "text 17",
+            "text 4000",
+        ]
+        assert read == [(["kind", "text"], 2)]
+
+    def test_matches_all_over_a_file_are_read_in_bulk(self, tmp_path: Path, read: list[tuple[list[str], int]]) -> None:
+        files = Files(tmp_path)
+        files.data(self.rows(5000), self.SCHEMA)
+        found = self.planned(files, "kind = 'k1'").to_arrow()
+        assert found.to_pylist() == [row for row in self.rows(5000) if row["kind"] == "k1"]
+        assert read == [(["id", "text"], 5000)]
+
+    def test_nothing_else_is_read_without_a_match(self, tmp_path: Path, read: list[tuple[list[str], int]]) -> None:
+        files = Files(tmp_path)
+        files.data(self.rows(50), self.SCHEMA)
+        found = self.planned(files, "kind LIKE '%9'").to_arrow()
+        assert (found.num_rows, found.column_names) == (0, ["id", "kind", "text"])
+        assert read == []
+
+    def test_a_count_reads_no_other_column(self, tmp_path: Path, read: list[tuple[list[str], int]]) -> None:
+        files = Files(tmp_path)
+        path = files.data(self.rows(400), self.SCHEMA)
+        files.positions([(path, 1), (path, 2), (path, 2)])
+        assert self.planned(files, "kind = 'k1'").count() == 99
+        assert read == []
+
+    def test_an_expression_is_not_evaluated_on_deleted_rows(self, tmp_path: Path) -> None:
+        files = Files(tmp_path)
+        path = files.data(self.rows(10), self.SCHEMA)
+        files.positions([(path, 0)])
+        assert self.planned(files, "100 / id > 20").to_arrow().column("id").to_pylist() == [1, 2, 3, 4]
+
+    def test_pages_of_deleted_rows_are_left_out(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = Files(tmp_path)
+        path = files.data(self.rows(5000), self.SCHEMA)
+        files.positions([(path, n) for n in range(10, 4000)])
+        selected: list[int] = []
+        stored = OpenFile.read
+
+        def recorded(self: OpenFile, schema: Schema, selection: RowSelection, **options: Any) -> Any:
+            selected.append(selection.row_count)
+            return stored(self, schema, selection, **options)
+
+        monkeypatch.setattr(OpenFile, "read", recorded)
+        assert self.planned(files, "id >= 0").to_arrow().num_rows == 1010
+        assert selected == [1010]

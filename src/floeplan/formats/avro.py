@@ -63,7 +63,9 @@ class AvroFile(StoredFile):
         """The ids of all fields, nested ones included; ``None`` if the columns carry none."""
         return frozenset().union(*map(ids_within, self._schema.arrow)) or None
 
-    def read(self, field_ids: Sequence[int] | None, selection: RowSelection) -> pa.Table:
+    def read(
+        self, field_ids: Sequence[int] | None, selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> pa.Table:
         """The selected rows, from the blocks that hold some of them."""
         chosen = columns_with(self._schema.arrow, field_ids)
         touched = selection.overlaps(self._block_starts, self._block_rows)

@@ -15,8 +15,13 @@ from floeplan.errors import UnsupportedError
 from floeplan.formats.stored import PARQUET, StoredFile
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read.reader import read_row_groups, read_selected, selects_every_page
-from floeplan.parquet.source import ByteSource, open_source
+from floeplan.parquet.read.reader import (
+    REMOTE_ROUND_TRIP_BYTES,
+    read_row_groups,
+    read_selected,
+    selects_every_page,
+)
+from floeplan.parquet.source import ByteSource, LocalSource, open_source
 from floeplan.vectors import Ints
 
 
@@ -34,11 +39,23 @@ class ParquetFile(StoredFile):
         """The ids of all fields, nested ones included; ``None`` if the columns carry none."""
         return self.footer.columns.field_ids if self.footer.has_field_ids else None
 
-    def read(self, field_ids: Sequence[int] | None, selection: RowSelection) -> pa.Table:
+    def read(
+        self, field_ids: Sequence[int] | None, selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> pa.Table:
         """The selected rows: by page where that skips some, else by row group."""
         if field_ids and selects_every_page(self.footer, selection):
-            return read_row_groups(self.source, self.footer, field_ids, selection)
+            return read_row_groups(self.source, self.footer, field_ids, selection, keep_dictionaries=keep_dictionaries)
         return read_selected(self.source, self.footer, field_ids, selection)
+
+    def worth_two_reads(self, field_ids: Sequence[int], selection: RowSelection) -> bool:
+        """Always for a local file; else if these fields have more bytes than a store sends during a round trip."""
+        if not self.footer.has_field_ids or isinstance(self.source, LocalSource):
+            return self.footer.has_field_ids
+        groups = selection.overlaps(self.first_rows, self.row_group_rows)
+        leaves = [leaf for field_id in field_ids for leaf in self.footer.leaves_of_column(field_id)]
+        return sum(int(self.footer.chunks(leaf).total_compressed_size[groups].sum()) for leaf in leaves) > (
+            REMOTE_ROUND_TRIP_BYTES
+        )
 
     def group_bytes(self, field_ids: Iterable[int] | None) -> Ints:
         """The uncompressed bytes of these fields in each row group."""

@@ -47,7 +47,9 @@ class OrcFile(StoredFile):
         """The ids of all fields, nested ones included; ``None`` if the columns carry none."""
         return frozenset().union(*map(ids_within, self._schema)) or None
 
-    def read(self, field_ids: Sequence[int] | None, selection: RowSelection) -> pa.Table:
+    def read(
+        self, field_ids: Sequence[int] | None, selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> pa.Table:
         """The selected rows, from the stripes that hold some of them."""
         at = columns_with(self._schema, field_ids)
         if not at:

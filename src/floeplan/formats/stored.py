@@ -32,11 +32,21 @@ class StoredFile(ABC):
         """The ids of all fields, nested ones included; ``None`` if the columns carry none."""
 
     @abstractmethod
-    def read(self, field_ids: Sequence[int] | None, selection: RowSelection) -> pa.Table:
+    def read(
+        self, field_ids: Sequence[int] | None, selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> pa.Table:
         """The selected rows of the columns with these fields; of all columns by default.
 
-        Columns of other fields may be among them, and carry their ids.
+        Columns of other fields may be among them, and carry their ids. ``keep_dictionaries`` allows text to be returned
+        as dictionary arrays.
         """
+
+    def worth_two_reads(self, field_ids: Sequence[int], selection: RowSelection) -> bool:
+        """Whether reading these fields costs more than a second read after which fewer rows of them are needed.
+
+        Not where a read decodes all columns, as in Avro files.
+        """
+        return False
 
     @abstractmethod
     def group_bytes(self, field_ids: Iterable[int] | None) -> Ints:

@@ -24,6 +24,7 @@ from floeplan.formats.stored import StoredFile
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read.reader import LONGEST_GAP
 from floeplan.parquet.source import ByteSource
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
@@ -140,13 +141,25 @@ class OpenFile:
             selection = selection.difference(RowSelection.from_rows(gone))
         return selection
 
+    def without_deleted_pages(self, selection: RowSelection) -> RowSelection:
+        """Without listed positions if they may cover whole pages; a selection of many short runs would only cost."""
+        for gone in self._listed():
+            if (gone[LONGEST_GAP:] - gone[:-LONGEST_GAP] == LONGEST_GAP).any():
+                selection = selection.difference(RowSelection.from_rows(gone))
+        return selection
+
+    def live(self, selection: RowSelection) -> Mask:
+        """Which of the selected rows no deletion vector or position delete lists."""
+        live = np.ones(selection.row_count, dtype=np.bool_)
+        for gone in self._listed():
+            live[selection.rank(gone[selection.contains(gone)])] = False
+        return live
+
     def planned_rows(self, schema: Schema) -> PlannedRows:
         """The planned rows in the columns of a schema; deleted rows share pages with others, so they are read too."""
         selection = self.planned()
         rows, live = self.read(schema, selection)
-        for gone in self._listed():
-            live[selection.rank(gone[selection.contains(gone)])] = False
-        return PlannedRows(rows, selection, live)
+        return PlannedRows(rows, selection, live & self.live(selection))
 
     def _listed(self) -> Iterator[Positions]:
         """What each deletion vector and position delete lists."""
@@ -154,32 +167,49 @@ class OpenFile:
             if delete.kind not in EQUALITY:
                 yield self._deletes.positions(delete, self.file.path)
 
-    def read(self, schema: Schema, selection: RowSelection) -> tuple[pa.Table, Mask]:
+    def columns(self, schema: Schema, selection: RowSelection) -> pa.Table:
+        """These rows in the columns of a schema, deleted or not."""
+        stored = self._read_stored([schema], selection)
+        return project(stored, schema, self.file.constants, self.file.path, selection.row_count)
+
+    def read(
+        self, schema: Schema, selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> tuple[pa.Table, Mask]:
         """These rows in the columns of a schema, and which of them no equality delete removes."""
-        found, matched = self.matched(schema, selection)
+        found, matched = self.matched(schema, selection, keep_dictionaries=keep_dictionaries)
         live = np.ones(selection.row_count, dtype=np.bool_)
         for deleted in matched:
             live &= ~deleted
         return found, live
 
-    def matched(self, schema: Schema, selection: RowSelection) -> tuple[pa.Table, list[Mask]]:
+    def matched(
+        self, schema: Schema, selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> tuple[pa.Table, list[Mask]]:
         """These rows in the columns of a schema, and for each equality delete which of them it removes."""
         keys = [(delete, self._key_schemas(delete)) for delete in self.file.deletes if delete.kind in EQUALITY]
         path, rows, constants = self.file.path, selection.row_count, self.file.constants
-        stored = self._read_stored([schema, *chain.from_iterable(schemas for _, schemas in keys)], selection)
+        wanted = [schema, *chain.from_iterable(schemas for _, schemas in keys)]
+        stored = self._read_stored(wanted, selection, keep_dictionaries=keep_dictionaries)
         matched = [
             matches_any(key_columns(stored, schemas, constants, path, rows), self._deletes.keys(delete, schemas))
             for delete, schemas in keys
         ]
-        return project(stored, schema, constants, path, rows), matched
+        return project(stored, schema, constants, path, rows, keep_dictionaries=keep_dictionaries), matched
 
-    def _read_stored(self, schemas: Sequence[Schema], selection: RowSelection) -> pa.Table:
+    def _read_stored(
+        self, schemas: Sequence[Schema], selection: RowSelection, *, keep_dictionaries: bool = False
+    ) -> pa.Table:
         """The stored columns that these schemas need."""
         known = self.stored.field_ids
         if known is None:
             return with_mapped_ids(self.stored.read(None, selection), self._table.mapping, self.file.path)
         fields = [_stored_ids(field, known) for schema in schemas for field in schema.fields]
-        return self.stored.read(list(dict.fromkeys(chain.from_iterable(fields))), selection)
+        columns = list(dict.fromkeys(chain.from_iterable(fields)))
+        return self.stored.read(columns, selection, keep_dictionaries=keep_dictionaries)
+
+    def worth_two_reads(self, schema: Schema, selection: RowSelection) -> bool:
+        """Whether reading these columns may cost more than the round trip after which fewer rows of them are known."""
+        return self.stored.worth_two_reads([field.field_id for field in schema.fields], selection)
 
     def _key_schemas(self, delete: DeleteScan) -> tuple[Schema, ...]:
         """One schema per key, from the newest schema that has it: keys may be columns dropped since."""

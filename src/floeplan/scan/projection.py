@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, YearTransform
-from pyiceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType
+from pyiceberg.types import ListType, MapType, NestedField, PrimitiveType, StringType, StructType
 
 from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.metadata.manifests.entries import partition_column
@@ -74,12 +74,19 @@ def _with_variants(wanted: NestedField, field: pa.Field) -> pa.Field:
 
 
 def project(
-    table: pa.Table, schema: Schema, constants: Mapping[int, object], path: str, rows: int | None = None
+    table: pa.Table,
+    schema: Schema,
+    constants: Mapping[int, object],
+    path: str,
+    rows: int | None = None,
+    *,
+    keep_dictionaries: bool = False,
 ) -> pa.Table:
     """Project a file's rows onto ``schema``.
 
     ``constants`` holds the values of columns the file may lack, by field id: its identity partition values. ``rows``
-    is how many rows there are, for a file of which no column was read.
+    is how many rows there are, for a file of which no column was read. With ``keep_dictionaries``, text that is encoded
+    with a dictionary stays so.
     """
     target = arrow_schema(schema)
     length = table.num_rows if rows is None else rows
@@ -92,9 +99,28 @@ def project(
         if position is None:
             columns.append(_absent(wanted, field.type, length, constants))
             continue
-        chunks = [_project(chunk, wanted, field.type, path) for chunk in table.column(position).chunks]
+        stored = table.column(position)
+        if keep_dictionaries and pa.types.is_dictionary(stored.type) and isinstance(wanted.field_type, StringType):
+            columns.append(stored)
+            target = target.set(len(columns) - 1, field.with_type(stored.type))
+            continue
+        chunks = [_project(chunk, wanted, field.type, path) for chunk in stored.chunks]
         columns.append(pa.chunked_array(chunks, type=field.type))
     return pa.Table.from_arrays(columns, schema=target)
+
+
+def expand_dictionaries(table: pa.Table, schema: Schema) -> pa.Table:
+    """Columns that ``project`` kept encoded with a dictionary, in the types of the schema."""
+    for position, (field, column) in enumerate(zip(arrow_schema(schema), table.columns, strict=True)):
+        if column.type != field.type:
+            chunks = [_taken(chunk, field.type) for chunk in column.chunks]
+            table = table.set_column(position, field, pa.chunked_array(chunks, type=field.type))
+    return table
+
+
+def _taken(array: pa.DictionaryArray, type_: pa.DataType) -> pa.Array:
+    """Values by their indexes, which is faster than a cast of the dictionary array."""
+    return array.dictionary.cast(type_).take(array.indices)
 
 
 def without_columns(rows: int) -> pa.Table:
@@ -144,10 +170,8 @@ def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str
         return array
     if is_opaque(wanted.field_type) and isinstance(array, pa.ExtensionArray):  # where GeoArrow is installed
         array = array.storage
-    if isinstance(array, pa.DictionaryArray):
-        array = array.dictionary_decode()
     try:
-        return array.cast(type_)
+        return _taken(array, type_) if isinstance(array, pa.DictionaryArray) else array.cast(type_)
     except pa.ArrowInvalid as error:
         raise CorruptFileError(
             f"column {wanted.name} of {path} cannot be read as {wanted.field_type}: {error}",

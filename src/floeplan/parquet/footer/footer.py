@@ -59,8 +59,8 @@ class ColumnChunks:
     """One leaf over all row groups; -1 means absent or unknown in every column of numbers.
 
     ``min_value`` and ``max_value`` are raw statistics bytes or ``None``. ``old_min`` and ``old_max`` come from the
-    deprecated ``min`` and ``max`` fields, whose order is only known for some types. ``dictionary_pages`` is the number
-    of data pages encoded with the dictionary.
+    deprecated ``min`` and ``max`` fields, whose order is only known for some types. ``dictionary_pages`` and
+    ``other_pages`` count the data pages encoded with the dictionary and without it, -1 where the writer left it out.
     """
 
     leaf: LeafColumn
@@ -71,6 +71,7 @@ class ColumnChunks:
     data_page_offset: Ints
     dictionary_page_offset: Ints
     dictionary_pages: Ints
+    other_pages: Ints
     null_count: Ints
     min_value: tuple[bytes | None, ...]
     max_value: tuple[bytes | None, ...]
@@ -122,6 +123,7 @@ def decode_chunks(file: str, leaf: LeafColumn, structs: list[Struct], footer_sta
     column_index = _inside(_numbers(structs, 6, -1), _numbers(structs, 7, -1), footer_start)
     bloom_length = _numbers(metas, 15, -1)
     bloom = _inside(_numbers(metas, 14, -1), np.maximum(bloom_length, 1), footer_start)
+    pages = np.array([_data_pages(meta.get(13)) for meta in metas], dtype=np.int64).reshape(-1, 2)
     return ColumnChunks(
         leaf=leaf,
         codec=_numbers(metas, 4),
@@ -130,7 +132,8 @@ def decode_chunks(file: str, leaf: LeafColumn, structs: list[Struct], footer_sta
         total_compressed_size=_numbers(metas, 7),
         data_page_offset=_numbers(metas, 9),
         dictionary_page_offset=_numbers(metas, 11, -1),
-        dictionary_pages=np.array([_dictionary_pages(meta.get(13)) for meta in metas], dtype=np.int64),
+        dictionary_pages=pages[:, 0],
+        other_pages=pages[:, 1],
         null_count=_numbers(stats, 3, -1),
         min_value=_raw(stats, 6),
         max_value=_raw(stats, 5),
@@ -147,15 +150,18 @@ def decode_chunks(file: str, leaf: LeafColumn, structs: list[Struct], footer_sta
     )
 
 
-def _dictionary_pages(encodings: Any) -> int:
-    """Number of dictionary-encoded data pages by ``encoding_stats``; -1 when the writer left them out."""
+def _data_pages(encodings: Any) -> tuple[int, int]:
+    """Data pages with and without dictionary encoding by ``encoding_stats``; -1 when the writer left them out."""
     if not encodings or not isinstance(encodings, list) or not all(isinstance(one, dict) for one in encodings):
-        return -1
+        return -1, -1
     try:
-        used = [integer(one, 3) for one in encodings if one[1] in _DATA_PAGE_TYPES and one[2] in _DICTIONARY_ENCODINGS]
-    except (KeyError, ValueError):
-        return -1
-    return sum(used) if all(0 <= pages < 2**31 for pages in used) else -1
+        used = [(one[2] in _DICTIONARY_ENCODINGS, integer(one, 3)) for one in encodings if one[1] in _DATA_PAGE_TYPES]
+    except (KeyError, ValueError, TypeError):
+        return -1, -1
+    if not all(0 <= pages < 2**31 for _, pages in used):
+        return -1, -1
+    with_dictionary = sum(pages for encoded, pages in used if encoded)
+    return with_dictionary, sum(pages for _, pages in used) - with_dictionary
 
 
 def _numbers(structs: list[Any], number: int, default: int | None = None) -> Ints:

@@ -10,26 +10,20 @@ Large reads are split into waves of row groups, which bounds the compressed byte
 
 ``read_row_groups`` decodes whole row groups and drops unselected rows after. Reading single pages pays when some can be
 skipped. When the selected rows are spread over all pages, as when a file is rewritten, it would skip none and create
-one decoder per column. From an object store the columns are fetched in one round trip; a local file is read by the
-decoder itself.
-
-Fail-safe: row groups that decode to another number of rows than the footer states are an error.
+one decoder per column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from io import RawIOBase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
-from floeplan.errors import UnknownFileError
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
@@ -39,9 +33,10 @@ from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.pruner import Binding, Pruner, resolves_by_field_id
 from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection, distinct
-from floeplan.parquet.read.pages import WORTH_THREADS, LeafPlan, plan_leaf, read_leaves, take_rows
+from floeplan.parquet.read.decoder import decode_row_groups
+from floeplan.parquet.read.pages import LeafPlan, plan_leaf, read_leaves, take_rows
 from floeplan.parquet.read.projection import ProjectedField, project, project_leaves, without_field_ids
-from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, Range, corrupt, open_source
+from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, open_source
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.rows.evaluate import matching_mask
@@ -241,9 +236,17 @@ def selects_every_page(footer: ParquetFooter, selection: RowSelection) -> bool:
 
 
 def read_row_groups(
-    source: ByteSource, footer: ParquetFooter, columns: Sequence[str | int], selection: RowSelection
+    source: ByteSource,
+    footer: ParquetFooter,
+    columns: Sequence[str | int],
+    selection: RowSelection,
+    *,
+    keep_dictionaries: bool = False,
 ) -> pa.Table:
-    """The selected rows of columns that the file has; fields are in the order of the file."""
+    """The selected rows of columns that the file has; fields are in the order of the file.
+
+    With ``keep_dictionaries``, text that is stored with a dictionary stays encoded with it.
+    """
     leaves = sorted({leaf for column in columns for leaf in footer.leaves_of_column(column)})
     touched, everything = _touched(footer, selection), selection.row_count == footer.num_rows
     waves: Iterable[Ints] = [touched]
@@ -252,7 +255,7 @@ def read_row_groups(
         waves = _waves(touched, sum(sizes, np.zeros(len(touched))))
     tables = []
     for groups in waves:
-        table = _decode(source, footer, leaves, groups)
+        table = decode_row_groups(source, footer, leaves, groups, keep_dictionaries=keep_dictionaries)
         if not everything:
             wanted = selection.intersect(_rows_of(footer, groups))
             table = take_rows(table, wanted.relative_to(footer.first_rows[groups], footer.row_group_rows[groups]))
@@ -272,57 +275,6 @@ def _waves(groups: Ints, sizes: npt.NDArray[Any]) -> Iterator[Ints]:
     """Split row groups of these sizes into parts of at most ``WAVE_BYTES``."""
     wave = (np.cumsum(sizes) // WAVE_BYTES).astype(np.int64)
     return (groups[wave == number] for number in distinct(wave))
-
-
-def _decode(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], groups: Ints) -> pa.Table:
-    chunks = [footer.chunks(leaf) for leaf in leaves] if footer.file_size >= WORTH_THREADS else []
-    threads = sum(int(chunk.total_compressed_size[groups].sum()) for chunk in chunks) >= WORTH_THREADS
-    try:
-        if isinstance(source, LocalSource):
-            opened: pa.NativeFile = pa.OSFile(source.name)
-        else:
-            columns = [footer.chunks(leaf) for leaf in leaves]
-            ranges = [(int(one.start[at]), int(one.total_compressed_size[at])) for at in groups for one in columns]
-            opened = pa.PythonFile(_PrefetchedFile(source, ranges), mode="r")
-        file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", binary_type=pa.large_binary(), pre_buffer=False)
-        table = file.reader.read_row_groups(groups.tolist(), column_indices=list(leaves), use_threads=threads)
-    except FileNotFoundError:
-        raise UnknownFileError(f"{footer.file}: no such file", context={"file": footer.file}) from None
-    except (OSError, pa.ArrowException) as error:
-        raise corrupt(footer.file, f"its row groups cannot be decoded: {error}") from None
-    expected = int(footer.row_group_rows[groups].sum())
-    if table.num_rows != expected:
-        raise corrupt(footer.file, f"row groups hold {table.num_rows} rows instead of {expected}")
-    return table
-
-
-class _PrefetchedFile(RawIOBase):
-    """A seekable file for pyarrow that serves prefetched ranges, and fetches all other reads on demand."""
-
-    def __init__(self, source: ByteSource, ranges: Sequence[Range]) -> None:
-        self._source, self._at = source, 0
-        self._pieces = dict(zip(ranges, source.read_ranges(ranges), strict=True))
-
-    def read(self, length: int = -1) -> Any:
-        """Read from the current position; a prefetched range is released when it is read."""
-        left = self._source.size - self._at
-        span = (self._at, left if length < 0 else min(length, left))
-        self._at += span[1]
-        found = self._pieces.pop(span, None)
-        return self._source.read_ranges([span])[0] if found is None else found
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Set the position."""
-        self._at = offset + (0, self._at, self._source.size)[whence]
-        return self._at
-
-    def seekable(self) -> bool:
-        """Always true."""
-        return True
-
-    def readable(self) -> bool:
-        """Always true."""
-        return True
 
 
 def read_plain_int64(source: ByteSource, footer: ParquetFooter, leaf: LeafColumn) -> Ints | None:

@@ -98,6 +98,19 @@ class _Evaluation:
                 return evaluate_condition(expression, self._table, self._resolve_typed)
         return self._leaf(expr)
 
+    def _encoded_leaf(self, leaf: ir.IrExpr, column: ir.Column, data: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The answer of each row by that of its dictionary value; a null row has the answer of a null value."""
+        answers = []
+        for chunk in data.chunks:
+            values = chunk.dictionary
+            with_null = pa.concat_arrays([values, pa.nulls(1, values.type)])
+            rows, held = pa.table([with_null], ["values"]), {column.field_id: with_null}
+            one = _Evaluation(rows, held.__getitem__, self._resolve_typed)
+            answer = one._leaf(leaf).combine_chunks()
+            indices = chunk.indices.fill_null(len(values)) if chunk.null_count else chunk.indices
+            answers.append(answer.take(indices))
+        return pa.chunked_array(answers, type=pa.bool_())
+
     def _combine(self, operands: tuple[ir.IrExpr, ...], combine: Combine, *, decisive: bool) -> pa.ChunkedArray:
         """Combine operands; those with opaque pieces last, and only on the rows that are still undecided."""
         guarded = [operand for operand in operands if has_opaque(operand)]
@@ -118,6 +131,9 @@ class _Evaluation:
         return pa.chunked_array([pc.replace_with_mask(pa.nulls(len(mask), pa.bool_()), mask, answer)])
 
     def _leaf(self, leaf: ir.IrExpr) -> pa.ChunkedArray:
+        column = getattr(leaf, "column", None)
+        if column is not None and (data := self._encoded(column)) is not None:
+            return self._encoded_leaf(leaf, column, data)
         match leaf:
             case ir.Cmp(column, CmpOp.NULL_SAFE_EQ, value):
                 return pc.fill_null(_compare(self._column(column), CmpOp.EQ, value), False)
@@ -141,6 +157,15 @@ class _Evaluation:
             case _:
                 raise AssertionError(f"no row semantics for {type(leaf).__name__}")
         return pc.invert(answer) if getattr(leaf, "negated", False) else answer
+
+    def _encoded(self, column: ir.Column) -> pa.ChunkedArray | None:
+        """The data of a column, if it is encoded with dictionaries that have fewer values than rows."""
+        if column in self._ready:
+            return None
+        data = self._resolve(column.field_id)
+        if not isinstance(data, pa.ChunkedArray) or not pt.is_dictionary(data.type):
+            return None
+        return data if sum(len(chunk.dictionary) for chunk in data.chunks) < len(data) else None
 
     def _column(self, column: ir.Column) -> Comparable:
         if column not in self._ready:

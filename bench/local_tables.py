@@ -1,0 +1,106 @@
+"""The tables of the local benchmarks: one set of data files under three partition specs, with and without deletes.
+
+52 files: 16 under an unpartitioned spec and 16 under ``day(ts)``, one day each; then 20 under ``day(ts), region``, four
+for each of 5 days. Each day has its own range of ids, in random order. The second table has the same files, and 5 % of
+the rows deleted by position.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pyarrow as pa
+from moto.server import ThreadedMotoServer
+from pyarrow import fs
+from pyiceberg.catalog.sql import SqlCatalog
+
+import floeplan as fp
+from bench.object_store import BUCKET
+from bench.read_tables import SCHEMA
+
+PLAIN_DAYS, DAYS, REGION_DAYS = 16, 16, 5
+REGIONS = np.array(["ap", "af", "eu", "us"])
+FIRST_DAY = np.datetime64("2024-03-01", "us")
+DAY = np.timedelta64(1, "D")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTables:
+    """Metadata files of both tables, and literals of the queries."""
+
+    clean: str
+    deleted: str
+    rows: int
+    one_id: int
+    one_day: tuple[str, str]
+
+
+def make_tables(folder: Path, rows_per_file: int) -> LocalTables:
+    """Write both tables to a folder."""
+    return _written(SqlCatalog("local", uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri()), rows_per_file)
+
+
+def make_stored_tables(folder: Path, rows_per_file: int) -> LocalTables:
+    """Write both tables to the bucket of a store, whose objects are left in the folder."""
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        endpoint = f"http://{host}:{port}"
+        store = fs.S3FileSystem("k", secret_key="s", endpoint_override=endpoint, region="us-east-1", scheme="http")
+        with closing(urlopen(Request(f"{endpoint}/{BUCKET}", method="PUT"))):
+            pass
+        options = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
+        options |= {"s3.access-key-id": "k", "s3.secret-access-key": "s"}
+        catalog = SqlCatalog("stored", uri="sqlite:///:memory:", warehouse=f"s3://{BUCKET}", **options)
+        tables = _written(catalog, rows_per_file)
+        fs.copy_files(BUCKET, str(folder), source_filesystem=store, destination_filesystem=fs.LocalFileSystem())
+    finally:
+        server.stop()
+    return tables
+
+
+def _written(catalog: SqlCatalog, rows_per_file: int) -> LocalTables:
+    catalog.create_namespace("local")
+    table = catalog.create_table("local.clean", SCHEMA, properties={"format-version": "2"})
+    for day in range(PLAIN_DAYS):
+        fp.append(table, _day(day, rows_per_file, 1), fast=True)
+    with table.update_spec() as update:
+        update.add_field("ts", "day", "ts_day")
+    for day in range(PLAIN_DAYS, PLAIN_DAYS + DAYS):
+        fp.append(table.refresh(), _day(day, rows_per_file, 1), fast=True)
+    with table.update_spec() as update:
+        update.add_identity("region")
+    for day in range(PLAIN_DAYS + DAYS, PLAIN_DAYS + DAYS + REGION_DAYS):
+        fp.append(table.refresh(), _day(day, rows_per_file, len(REGIONS)), fast=True)
+    table.refresh()
+    deleted = catalog.register_table("local.deleted", table.metadata_location)
+    fp.delete(deleted, "id % 20 = 7", mode="merge-on-read")
+    total = rows_per_file * (PLAIN_DAYS + DAYS + REGION_DAYS * len(REGIONS))
+    day = (FIRST_DAY + 20 * DAY).astype("datetime64[D]")
+    span = f"{day}T00:00:00+00:00", f"{day + 1}T00:00:00+00:00"
+    one_id = 20 * rows_per_file + rows_per_file // 2
+    return LocalTables(table.metadata_location, deleted.refresh().metadata_location, total, one_id, span)
+
+
+def _day(day: int, rows_per_file: int, files: int) -> pa.Table:
+    """The rows of a day; the last days have more, one file for each region."""
+    rows = rows_per_file * files
+    before = min(day, PLAIN_DAYS + DAYS) * rows_per_file + max(day - PLAIN_DAYS - DAYS, 0) * rows
+    random = np.random.default_rng(day)
+    micros = np.sort(random.integers(0, DAY // np.timedelta64(1, "us"), rows))
+    return pa.table(
+        [
+            pa.array(random.permutation(np.arange(before, before + rows))),
+            pa.array((FIRST_DAY + day * DAY) + micros.astype("timedelta64[us]")).cast(SCHEMA.field("ts").type),
+            pa.array(REGIONS[random.permutation(np.arange(rows) % len(REGIONS))]),
+            pa.array(random.integers(0, 10**9, rows)).cast(pa.decimal128(19, 0)).cast(SCHEMA.field("amount").type),
+            pa.array(random.integers(0, 1000, rows), pa.int32()),
+            pa.array(np.char.add("note ", random.integers(0, 10**9, rows).astype(str))),
+        ],
+        schema=SCHEMA,
+    )
