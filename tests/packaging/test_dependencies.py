@@ -43,5 +43,5 @@ def test_runtime_dependencies_are_those_that_the_package_imports() -> None:
     used = {owners[module][0].lower() for module in imported()}
     extras = {name: declared(requirements) for name, requirements in project["optional-dependencies"].items()}
     assert extras["spark"] == {"pyspark"}
-    assert extras["server"] == {"cryptography", "httpx", "starlette", "uvicorn"}
+    assert extras["server"] == {"cryptography", "httpx", "starlette", "uvicorn", "uvloop"}, "uvicorn imports uvloop"
     assert declared(project["dependencies"]) - IMPORTED_BY_NAME == used - CONSUMERS - set().union(*extras.values())
