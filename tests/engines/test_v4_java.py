@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floeplan.metadata.manifests.entries import ALL_COLUMNS, EntryColumns
@@ -38,6 +38,7 @@ FILTERS = {
 SHARED = ("record_count", "spec_id", "sequence_number", "snapshot_id", "first_row_id", "sort_order_id")
 
 
+@settings(max_examples=max(settings.default.max_examples // 2, 1))
 @given(tables(), st.sampled_from([0, 1, 3]))
 def test_java_reads_the_same_files(
     tree_judge: TreeJudge, found: tuple[Layout, list[dict[str, Any]]], leaf_entries: int

@@ -51,7 +51,6 @@ def planned(plan: ScanPlan) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=2 * settings.default.max_examples)
 @given(tables(), st.sampled_from(SHAPES), st.lists(st.sampled_from(PREDICATES), min_size=1, max_size=4, unique=True))
 def test_a_plan_from_the_tree_equals_the_plan_from_manifests(
     found: tuple[Layout, list[dict[str, Any]]], shape: dict[str, Any], predicates: list[str | None]
@@ -93,6 +92,7 @@ def _decoded(type_: Any, value: bytes) -> Any:
     return repr(bound.values[0]) if bound.valid[0] else None
 
 
+@settings(max_examples=max(settings.default.max_examples // 2, 1))
 @given(tables(), st.sampled_from(SHAPES[:3]))
 def test_manifests_written_back_hold_the_same_entries(
     found: tuple[Layout, list[dict[str, Any]]], shape: dict[str, Any]
