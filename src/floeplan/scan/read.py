@@ -9,6 +9,7 @@ worth less than a round trip. Rows come in the order of the plan's files, and wi
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +35,7 @@ from floeplan.schemas import fields_by_id
 from floeplan.vectors import Mask
 
 READ_THREADS = 8
+"""Files read at once from a store. More threads than cores do not decode local files faster, and each holds memory."""
 
 
 def read_plan(plan: PlannedScan, schema: Schema) -> pa.Table:
@@ -52,7 +54,7 @@ def one_table(found: Iterator[pa.Table], schema: Schema) -> pa.Table:
 def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
     """Read a plan file by file, in order, with a few files prefetched."""
     reader = PlanReader.of(plan, schema)
-    with ThreadPoolExecutor(READ_THREADS, "floeplan-read") as pool:
+    with ThreadPoolExecutor(read_threads(plan), "floeplan-read") as pool:
         pending: deque[Future[pa.Table]] = deque()
         try:
             for file in plan.files:
@@ -63,6 +65,12 @@ def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
                 yield pending.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def read_threads(plan: PlannedScan) -> int:
+    """How many threads read the files of a plan."""
+    local = bool(len(plan.files)) and plan.files[0].path.startswith(("/", "file:"))
+    return min(os.cpu_count() or 1, READ_THREADS) if local else READ_THREADS
 
 
 def count_rows(plan: PlannedScan) -> int:
