@@ -1,17 +1,14 @@
-"""Reading on one machine: Floeplan against PyIceberg, DuckDB, Polars and Daft, on local files and on an object store.
+"""Reading on one machine: Floeplan against PyIceberg, DuckDB, Polars and Daft, on local files.
 
 The table has 52 files under three partition specs and 6 columns, 12 million rows at the default size, once clean and
-once with 5 % of the rows deleted by position. Every line runs in new processes, the tools in turn: the first query of a
-process counts from its start, with all imports; the best of the next ones is the warm figure. A row compares with the
-best peer and shows them all. A peer that fails, or that returns other rows than PyIceberg, is shown as such and is no
-peer of that line. CPU counts all threads. Polars plans with its plugin (``polars[iceberg]``). Daft runs in an
-environment of its own, because it pins an older pyarrow. Results are Arrow tables, of Polars its own data frames, whose
-text is not converted to Arrow's.
+once with 5 % of the rows deleted by position. Warm figures are the best of several runs of each query, in processes
+that run them all, the tools in turn. The first query of a process is measured in new processes and counts from their
+start, with all imports. A row compares with the best peer and shows them all. A peer that fails, or that returns other
+rows than PyIceberg, is shown as such and is no peer of that line. CPU counts all threads. Polars plans with its plugin
+(``polars[iceberg]``). Daft runs in an environment of its own, because it pins an older pyarrow. Results are Arrow
+tables, of Polars its own data frames, whose text is not converted to Arrow's.
 
 `decoder (floor)` reads the columns with pyarrow alone, without a plan, projection or deletes.
-
-The store answers every request after 30 ms, and counts bytes and sequential round trips from the metadata file on, in a
-new process; Floeplan has no local cache there.
 """
 
 from __future__ import annotations
@@ -22,37 +19,32 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.local_contenders import Query
-from bench.local_tables import LocalTables, make_stored_tables, make_tables
-from bench.object_store import ObjectStore, serve
+from bench.local_tables import LocalTables, make_tables
 from bench.results import HERE, bar_text
 
-SIZES = {"small": (20_000, 10_000, 2), "default": (230_769, 50_000, 3), "large": (461_538, 100_000, 5)}
-"""Rows per file of the local and of the stored table, and the number of processes of each tool per line."""
+SIZES = {"small": (20_000, 1), "default": (230_769, 3), "large": (461_538, 5)}
+"""Rows per file, and the number of processes of each tool."""
 WARM_QUERIES = 3
-LATENCY_SECONDS = 0.03
-WARM_BAR, FIRST_BAR, MEMORY_BAR, STORE_BAR, STORE_WALL_BAR = 1.0, 1.2, 1.3, 1.0, 0.8
+WARM_BAR, FIRST_BAR, MEMORY_BAR = 1.0, 1.2, 1.3
 PEERS = ("pyiceberg", "duckdb", "polars", "daft")
+TOOLS = ("floeplan", *PEERS)
 FIRST_PEERS = ("pyiceberg", "polars")
+FIRST = ("all columns", "one day", "5 % deleted, region = 'eu'")
 DAFT = "daft==0.7.26", "pyiceberg[pyarrow]==0.12.0"
 
 Answers = dict[str, list[dict[str, Any]]]
 
 
 def run(size: str) -> list[dict[str, Any]]:
-    rows, stored_rows, processes = SIZES[size]
+    rows, processes = SIZES[size]
     with tempfile.TemporaryDirectory() as folder:
-        local, stored = Path(folder) / "local", Path(folder) / "stored"
-        local.mkdir()
-        stored.mkdir()
-        found = _Bench(Path(folder), make_tables(local, rows), processes).local_rows()
-        tables = make_stored_tables(stored, stored_rows)
-        with serve(stored, LATENCY_SECONDS) as store:
-            return found + _Bench(Path(folder), tables, processes, store).stored_rows()
+        return _Bench(Path(folder), make_tables(Path(folder), rows), processes).local_rows()
 
 
 def queries(tables: LocalTables) -> list[Query]:
@@ -74,80 +66,61 @@ def queries(tables: LocalTables) -> list[Query]:
 
 
 class _Bench:
-    def __init__(self, folder: Path, tables: LocalTables, processes: int, store: ObjectStore | None = None) -> None:
-        self.folder, self.tables, self.processes, self.store = folder, tables, processes, store
+    def __init__(self, folder: Path, tables: LocalTables, processes: int) -> None:
+        self.folder, self.tables, self.processes = folder, tables, processes
 
     def local_rows(self) -> list[dict[str, Any]]:
-        found = []
-        for query in queries(self.tables):
-            contenders = ["floeplan", *PEERS]
-            has_floor = query.table == "clean" and not query.sql() and query.limit is None
-            answers = self._answers(query, [*contenders, "decoder"] if has_floor else contenders)
-            warm = {name: _best(runs, "cpu") for name, runs in answers.items()}
-            walls = {name: _best(runs, "wall") for name, runs in answers.items()}
-            found += _compared(query.name, "warm CPU s", warm, PEERS, WARM_BAR)
-            found += _compared(query.name, "warm wall s", walls, PEERS, WARM_BAR)
-            if query.limit is None and not query.count:
-                cpu = {name: _best(runs, "first_cpu") for name, runs in answers.items() if name != "decoder"}
-                first = {name: _best(runs, "first_wall") for name, runs in answers.items() if name != "decoder"}
-                peak = {name: _best(runs, "peak_mb") for name, runs in answers.items() if name != "decoder"}
-                found += _compared(query.name, "first query, CPU s", cpu, FIRST_PEERS, FIRST_BAR)
-                found += _compared(query.name, "first query, wall s", first, FIRST_PEERS, FIRST_BAR)
-                found += _compared(query.name, "first query, peak MB", peak, FIRST_PEERS, MEMORY_BAR)
+        found, all_queries = [], queries(self.tables)
+        warm = self._answers([query for query in all_queries for _ in range(1 + WARM_QUERIES)], [*TOOLS, "decoder"])
+        for query in all_queries:
+            names = [*TOOLS, "decoder"] if query.table == "clean" and not query.sql() else TOOLS
+            for metric in ("CPU s", "wall s"):
+                figures = {name: _best(query, warm[name], metric) for name in names}
+                found += _compared(query.name, f"warm {metric}", figures, PEERS, WARM_BAR)
+        for query in all_queries:
+            if query.name in FIRST:
+                first = self._answers([query], TOOLS)
+                for metric, bar in (("start CPU s", FIRST_BAR), ("start wall s", FIRST_BAR), ("peak MB", MEMORY_BAR)):
+                    figures = {name: _best(query, first[name], metric) for name in TOOLS}
+                    label = f"first query, {metric.removeprefix('start ')}"
+                    found += _compared(query.name, label, figures, FIRST_PEERS, bar)
         return found
 
-    def stored_rows(self) -> list[dict[str, Any]]:
-        found = []
-        for query in queries(self.tables):
-            answers = self._answers(query, ["floeplan", *PEERS])
-            for metric, bar in (("bytes", STORE_BAR), ("round trips", STORE_BAR), ("first wall s", STORE_WALL_BAR)):
-                values = {name: _best(runs, metric.replace("first wall s", "wall")) for name, runs in answers.items()}
-                found += _compared(f"store: {query.name}", metric, values, PEERS, bar)
+    def _answers(self, asked: list[Query], tools: Sequence[str]) -> Answers:
+        """The answers of each tool from all of its processes; one with other rows than PyIceberg's is an error."""
+        found: Answers = {name: [] for name in tools}
+        for _ in range(self.processes):
+            for name in tools:
+                found[name] += self._process(name, asked)
+        expected = {answer["query"]: _rows(answer) for answer in found["pyiceberg"]}
+        for answers in found.values():
+            for answer in answers:
+                if "error" not in answer and _rows(answer) != expected[answer["query"]]:
+                    answer["error"] = "other rows"
+        failed = [answer for answer in found["floeplan"] if "error" in answer]
+        if failed:
+            raise ValueError(f"{failed[0]}; PyIceberg has {expected[failed[0]['query']]}")
         return found
 
-    def _answers(self, query: Query, contenders: list[str]) -> Answers:
-        """What each tool reports in each of its processes; an answer with other rows becomes an error."""
-        found: Answers = {name: [] for name in contenders}
-        for _ in range(self.processes if self.store is None else 1):
-            for name in contenders:
-                found[name].append(self._process(name, query))
-        expected = _rows(found["pyiceberg"][0])
-        for name, runs in found.items():
-            # Any rows will do for a limit, so that only their number is compared.
-            same = all(_rows(one)[: 1 if query.limit else 2] == expected[: 1 if query.limit else 2] for one in runs)
-            if not same:
-                found[name] = [one if "error" in one else {"error": "other rows"} for one in runs]
-        if any("error" in one for one in found["floeplan"]):
-            raise ValueError(f"{query.name}: {found['floeplan']}; PyIceberg has {expected}")
-        return found
-
-    def _process(self, name: str, query: Query) -> dict[str, Any]:
-        """One new process: its first query, and the best of the next ones; of a store only the first."""
+    def _process(self, name: str, asked: list[Query]) -> list[dict[str, Any]]:
+        """The answers of one new process."""
         tables = json.dumps({"clean": self.tables.clean, "deleted": self.tables.deleted})
         command = [self._python(name), "-m", "bench.local_contenders", name, tables]
         environment = os.environ | {"FLOEPLAN_REPORTS": str(self.folder / "reports"), "DO_NOT_TRACK": "1"}
-        environment["FLOEPLAN_CACHE"] = str(self.folder / ("cache" if self.store is None else f"none-{time.time_ns()}"))
-        times = 1 + WARM_QUERIES
-        if self.store is not None:
-            command.append(self.store.endpoint)
-            times = 1
-            self.store.traffic()
+        environment["FLOEPLAN_CACHE"] = str(self.folder / "cache")
+        # The decoder reads all rows of columns and nothing else.
+        mine = [query for query in asked if name != "decoder" or (query.table == "clean" and not query.sql())]
+        lines = "".join(f"{json.dumps(asdict(query))}\n" for query in mine)
         started = time.time()
-        lines = f"{json.dumps(asdict(query))}\n" * times
         done = subprocess.run(
             command, input=lines, capture_output=True, text=True, env=environment, cwd=HERE.parent, check=False
         )
         answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        if len(answers) != times or any("error" in answer for answer in answers):
-            return {"error": next((a["error"] for a in answers if "error" in a), done.stderr[-200:])}
-        first, later = answers[0], answers[1:] or answers
-        found = {"rows": first["rows"], "sums": first["sums"], "peak_mb": first["peak_mb"]}
-        found |= {"first_cpu": first["total_cpu"], "first_wall": first["finished"] - started}
-        found |= {kind: min(answer[kind] for answer in later) for kind in ("cpu", "wall")}
-        if self.store is not None:
-            traffic = self.store.traffic()
-            found |= {"bytes": traffic.bytes, "round trips": traffic.round_trips}
-        return found
+        answers += [{"error": f"ended with {done.returncode}"}] * (len(mine) - len(answers))
+        for query, answer in zip(mine, answers, strict=True):
+            answer["query"] = query.name
+            answer["start wall s"] = answer.get("finished", 0) - started
+        return answers
 
     def _python(self, name: str) -> str:
         if name != "daft":
@@ -161,13 +134,15 @@ class _Bench:
 
 
 def _rows(answer: dict[str, Any]) -> tuple[object, object]:
-    return answer.get("rows"), answer.get("sums")
+    """What must be equal; a limit may return any rows, so that only their number is compared."""
+    return answer.get("rows"), None if answer["query"].startswith("limit") else answer.get("sums")
 
 
-def _best(runs: list[dict[str, Any]], kind: str) -> float | str:
-    """The best figure of all processes, or the error of one."""
-    errors = [str(one["error"]) for one in runs if "error" in one]
-    return errors[0].split(":")[0] if errors else min(float(one[kind]) for one in runs)
+def _best(query: Query, answers: list[dict[str, Any]], metric: str) -> float | str:
+    """The best figure of a query, or the error of one run."""
+    mine = [answer for answer in answers if answer["query"] == query.name]
+    errors = [str(answer["error"]) for answer in mine if "error" in answer]
+    return errors[0].split(":")[0] if errors else min(float(answer[metric]) for answer in mine)
 
 
 def _compared(

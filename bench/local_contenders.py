@@ -221,10 +221,10 @@ def main(name: str, tables: str, endpoint: str | None = None) -> None:
         except Exception as error:
             found: dict[str, object] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
         else:
-            used = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+            used = {"CPU s": time.process_time() - cpu, "wall s": time.perf_counter() - wall}
             # From the start of the process, with all imports.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-            found = used | {"total_cpu": time.process_time(), "finished": time.time(), "peak_mb": peak}
+            found = used | {"start CPU s": time.process_time(), "finished": time.time(), "peak MB": peak}
             found["rows"], found["sums"] = _checked(result)
             del result
         sys.stdout.write(f"{json.dumps(found)}\n")

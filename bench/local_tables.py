@@ -7,19 +7,14 @@ the rows deleted by position.
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import numpy as np
 import pyarrow as pa
-from moto.server import ThreadedMotoServer
-from pyarrow import fs
 from pyiceberg.catalog.sql import SqlCatalog
 
 import floeplan as fp
-from bench.object_store import BUCKET
 from bench.read_tables import SCHEMA
 
 PLAIN_DAYS, DAYS, REGION_DAYS = 16, 16, 5
@@ -41,30 +36,7 @@ class LocalTables:
 
 def make_tables(folder: Path, rows_per_file: int) -> LocalTables:
     """Write both tables to a folder."""
-    return _written(SqlCatalog("local", uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri()), rows_per_file)
-
-
-def make_stored_tables(folder: Path, rows_per_file: int) -> LocalTables:
-    """Write both tables to the bucket of a store, whose objects are left in the folder."""
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        store = fs.S3FileSystem("k", secret_key="s", endpoint_override=endpoint, region="us-east-1", scheme="http")
-        with closing(urlopen(Request(f"{endpoint}/{BUCKET}", method="PUT"))):
-            pass
-        options = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
-        options |= {"s3.access-key-id": "k", "s3.secret-access-key": "s"}
-        catalog = SqlCatalog("stored", uri="sqlite:///:memory:", warehouse=f"s3://{BUCKET}", **options)
-        tables = _written(catalog, rows_per_file)
-        fs.copy_files(BUCKET, str(folder), source_filesystem=store, destination_filesystem=fs.LocalFileSystem())
-    finally:
-        server.stop()
-    return tables
-
-
-def _written(catalog: SqlCatalog, rows_per_file: int) -> LocalTables:
+    catalog = SqlCatalog("local", uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
     catalog.create_namespace("local")
     table = catalog.create_table("local.clean", SCHEMA, properties={"format-version": "2"})
     for day in range(PLAIN_DAYS):

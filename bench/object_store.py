@@ -47,10 +47,10 @@ class ObjectStore:
 
 
 @contextmanager
-def serve(root: Path, latency: float = LATENCY_SECONDS) -> Iterator[ObjectStore]:
+def serve(root: Path) -> Iterator[ObjectStore]:
     """Serve the files of a folder as objects of the bucket."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_run, args=(root, latency, theirs), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_run, args=(root, theirs), daemon=True)
     process.start()
     try:
         yield ObjectStore(f"http://127.0.0.1:{ours.recv()}")
@@ -59,13 +59,13 @@ def serve(root: Path, latency: float = LATENCY_SECONDS) -> Iterator[ObjectStore]
         process.join()
 
 
-def _run(root: Path, latency: float, ready: Connection) -> None:
-    asyncio.run(_Server(root, latency).listen(ready))
+def _run(root: Path, ready: Connection) -> None:
+    asyncio.run(_Server(root).listen(ready))
 
 
 class _Server:
-    def __init__(self, root: Path, latency: float) -> None:
-        self.root, self.latency = root, latency
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self.traffic = Traffic()
         self.finished_rounds = 0
 
@@ -93,7 +93,7 @@ class _Server:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
             return
         round_ = self.finished_rounds + 1
-        await asyncio.sleep(self.latency)
+        await asyncio.sleep(LATENCY_SECONDS)
         sent = await self._object(writer, method, target, wanted)
         self.finished_rounds = max(self.finished_rounds, round_)
         self.traffic.requests += 1

@@ -24,13 +24,13 @@ from floeplan.predicate.stats import TriState
 from floeplan.scan.model import FileScan, PlannedFiles
 from floeplan.scan.planned_scan import PlannedScan
 from floeplan.scan.projection import arrow_schema
-from floeplan.scan.read import READ_THREADS, FilePart, PlanReader
+from floeplan.scan.read import FilePart, PlanReader, read_threads
 
 if TYPE_CHECKING:
     import polars as pl
 
-PART_BYTES = 16 * 1024 * 1024
-AHEAD_BYTES = 64 * 1024 * 1024
+PART_BYTES = 8 * 1024 * 1024
+AHEAD_BYTES = 16 * 1024 * 1024
 """Sizes of encoded, uncompressed columns."""
 BATCH_ROWS = 64 * 1024
 Item = TypeVar("Item")
@@ -54,7 +54,7 @@ def stream(plan: PlannedScan, schema: Schema, *, limit: int | None = None, in_or
     if limit is not None and proven is None:
         yield from _one_by_one(reader, files, limit)
         return
-    pool = ThreadPoolExecutor(READ_THREADS, "floeplan-read")
+    pool = ThreadPoolExecutor(read_threads(plan), "floeplan-read")
     try:
         opened = _ahead(
             pool, lambda file: reader.parts(file, PART_BYTES), islice(files, proven), lambda _: AHEAD_BYTES // 8
