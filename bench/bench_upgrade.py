@@ -14,7 +14,7 @@ from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan

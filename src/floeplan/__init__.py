@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from floeplan.errors import FloeplanError
     from floeplan.fleet.report import MaintainResult
     from floeplan.fleet.run import MaintainOptions, maintain
-    from floeplan.maintain.doctor import doctor
-    from floeplan.maintain.expire import expire_snapshots
-    from floeplan.maintain.inspect import inspect_table
-    from floeplan.maintain.orphans import remove_orphans
-    from floeplan.maintain.rewrite_manifests import rewrite_manifests
+    from floeplan.maintenance.doctor import doctor
+    from floeplan.maintenance.expire import expire_snapshots
+    from floeplan.maintenance.inspect import inspect_table
+    from floeplan.maintenance.orphans import remove_orphans
+    from floeplan.maintenance.rewrite_manifests import rewrite_manifests
     from floeplan.predicate.compile import CompileResult, compile_predicate
     from floeplan.rewrite.execute import rewrite_data_files
     from floeplan.rewrite.plan.filter import FilterStats
@@ -124,11 +124,12 @@ _HOMES = {
     "compile_predicate": "floeplan.predicate.compile",
     "create_table": "floeplan.sql_text.create",
     "delete": "floeplan.dml.delete_update",
-    "doctor": "floeplan.maintain.doctor",
-    "expire_snapshots": "floeplan.maintain.expire",
+    "doctor": "floeplan.maintenance.doctor",
+    "expire_snapshots": "floeplan.maintenance.expire",
     "incremental": "floeplan.spark.incremental",
-    "inspect_table": "floeplan.maintain.inspect",
+    "inspect_table": "floeplan.maintenance.inspect",
     "load_table": "floeplan.catalog",
+    "maintain": "floeplan.fleet.run",
     "merge": "floeplan.dml.merge.builder",
     "metadata_table": "floeplan.spark.metadata_tables",
     "overwrite": "floeplan.dml.overwrite",
@@ -136,9 +137,9 @@ _HOMES = {
     "plan_scan": "floeplan.scan.plan",
     "read": "floeplan.spark.read.reader",
     "register": "floeplan.datasource.source",
-    "remove_orphans": "floeplan.maintain.orphans",
+    "remove_orphans": "floeplan.maintenance.orphans",
     "rewrite_data_files": "floeplan.rewrite.execute",
-    "rewrite_manifests": "floeplan.maintain.rewrite_manifests",
+    "rewrite_manifests": "floeplan.maintenance.rewrite_manifests",
     "ship": "floeplan.tasks.shipping",
     "sql": "floeplan.sql_text.run",
     "update": "floeplan.dml.delete_update",
@@ -150,8 +151,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import floeplan` stays fast."""
-    if name in ("prune", "maintain"):
-        return import_module(f"floeplan.{name}")  # a module of functions, and a package that is also a function
+    if name == "prune":
+        return import_module("floeplan.prune")
     if name not in _HOMES:
         raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
     try:

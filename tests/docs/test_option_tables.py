@@ -11,7 +11,7 @@ import pytest
 import floeplan
 from floeplan.cli import main as cli
 from floeplan.fleet.policy import Settings
-from floeplan.maintain import doctor
+from floeplan.maintenance import doctor
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.scan.model import ScanOptions
 from tests.support.documents import ROOT

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from floeplan.maintain.doctor import Severity, doctor
+from floeplan.maintenance.doctor import Severity, doctor
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.metadata.manifests.reader import find_truncation
 from tests.support.spark.matrix import Matrix, parametrized

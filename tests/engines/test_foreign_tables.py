@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.catalog import load_table
 from floeplan.errors import UnknownTableError, UnsupportedError
-from floeplan.maintain.doctor import doctor
+from floeplan.maintenance.doctor import doctor
 from floeplan.transaction.change import Operation
 from floeplan.transaction.commit import commit_change
 from floeplan.write.data_files import write_data_files

@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.maintain.expire import expire_snapshots
-from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.maintenance.expire import expire_snapshots
+from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.scan.plan import plan_scan
 from floeplan.snapshot.reader import SnapshotReader
 

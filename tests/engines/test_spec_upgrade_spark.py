@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from floeplan.maintain.doctor import doctor
-from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.maintenance.doctor import doctor
+from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.commit import commit_change
 from tests.support.spark.matrix import Matrix, MatrixTable, interpreted, parametrized

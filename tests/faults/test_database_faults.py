@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import CommitStateUnknownError
-from floeplan.maintain.expire import expire_snapshots
+from floeplan.maintenance.expire import expire_snapshots
 from tests.support.faults.proxies import CommitFault, DatabaseProxy, database_proxy
 from tests.support.servers import postgres
 from tests.support.tables.commits import Rows, arrow, create_table, files_under, leftovers, patient, read_rows, rows_of

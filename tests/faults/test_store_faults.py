@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import FloeplanError
-from floeplan.maintain.expire import ExpireResult
+from floeplan.maintenance.expire import ExpireResult
 from tests.support.faults.faulty_store import KINDS, NEW, OPERATIONS, START, FaultyStore, Rows, faulty_store, read
 from tests.support.faults.proxies import Fault, Kind, always
 

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.table import Table
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.metadata.manifests.manifest_list import MANIFEST_COUNT, read_manifest_list
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change

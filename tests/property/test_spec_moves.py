@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyiceberg.table import Table
 from pyiceberg.transforms import TruncateTransform
 
-from floeplan.maintain.doctor import doctor
-from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.maintenance.doctor import doctor
+from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change

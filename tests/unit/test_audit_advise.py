@@ -26,7 +26,7 @@ from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.dml.append import append
 from floeplan.errors import BadInputError
-from floeplan.maintain.doctor import doctor
+from floeplan.maintenance.doctor import doctor
 from floeplan.metadata.manifests.entries import Content, Status, new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.model import ScanOptions

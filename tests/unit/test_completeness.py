@@ -17,9 +17,9 @@ import floeplan as fp
 from floeplan.cli.main import main
 from floeplan.dml.commit import DmlResult
 from floeplan.errors import CorruptMetadataError
-from floeplan.maintain.doctor import doctor
-from floeplan.maintain.expire import expire_snapshots
-from floeplan.maintain.orphans import remove_orphans
+from floeplan.maintenance.doctor import doctor
+from floeplan.maintenance.expire import expire_snapshots
+from floeplan.maintenance.orphans import remove_orphans
 from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list

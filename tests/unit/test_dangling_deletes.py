@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.maintain.doctor import doctor
+from floeplan.maintenance.doctor import doctor
 from floeplan.metadata.manifests.entries import Content
 from floeplan.transaction.change import Operation
 from floeplan.transaction.commit import commit_change

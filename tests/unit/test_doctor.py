@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.cli.main import main
 from floeplan.errors import CorruptMetadataError
-from floeplan.maintain import doctor as rules
-from floeplan.maintain.doctor import DoctorResult, Severity, doctor
+from floeplan.maintenance import doctor as rules
+from floeplan.maintenance.doctor import DoctorResult, Severity, doctor
 from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec

@@ -18,8 +18,8 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 import floeplan as fp
 from floeplan.explorer.documents import RewriteRequest, doctor_document, rewrite_document
 from floeplan.explorer.view import TableView
-from floeplan.maintain import doctor as rules
-from floeplan.maintain.doctor import Finding, doctor
+from floeplan.maintenance import doctor as rules
+from floeplan.maintenance.doctor import Finding, doctor
 from floeplan.partition.evolution import AddField, DropField, Term
 from floeplan.partition.transforms import Transform
 from floeplan.sql_text.parse import parse_statement

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.catalog import open_catalog as open_embedded
 from floeplan.cli.main import main
-from floeplan.maintain.doctor import Finding, Severity, doctor
+from floeplan.maintenance.doctor import Finding, Severity, doctor
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list

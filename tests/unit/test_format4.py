@@ -23,9 +23,9 @@ from floeplan.catalog import load_table, open_catalog
 from floeplan.cli.main import main
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnsupportedError
 from floeplan.format4 import TableMetadataV4, first_relative, is_relative, resolve, resolve_all
-from floeplan.maintain.expire import expire_snapshots
-from floeplan.maintain.inspect import inspect_table
-from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.maintenance.expire import expire_snapshots
+from floeplan.maintenance.inspect import inspect_table
+from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import concat_manifest_lists, read_manifest_list

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from floeplan.cli.main import main
-from floeplan.maintain.inspect import inspect_table
+from floeplan.maintenance.inspect import inspect_table
 from floeplan.transaction.commit import commit_change
 from tests.support.tables.commits import append, delete_first_rows, evolved_table, open_catalog, rows_of
 

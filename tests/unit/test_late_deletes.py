@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.cli.main import main
 from floeplan.errors import UnsupportedError
-from floeplan.maintain.doctor import Finding, doctor
+from floeplan.maintenance.doctor import Finding, doctor
 from floeplan.rewrite.plan import equality_writers
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
 from floeplan.transaction.change import Operation

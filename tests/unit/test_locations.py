@@ -13,8 +13,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan
-from floeplan.maintain.expire import expire_snapshots
-from floeplan.maintain.orphans import remove_orphans
+from floeplan.maintenance.expire import expire_snapshots
+from floeplan.maintenance.orphans import remove_orphans
 from floeplan.metadata.files import Location, TableFiles, TableLocations
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +32,7 @@ from floeplan.fleet.policy_file import parse_policy
 from floeplan.fleet.records import read_history, record
 from floeplan.fleet.report import MaintainResult, Status, WorkReport, prometheus_text
 from floeplan.fleet.run import MaintainOptions, ranked, run_maintenance
-from floeplan.maintain.doctor import doctor
+from floeplan.maintenance.doctor import doctor
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.candidates import still_written
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
@@ -588,9 +587,3 @@ def test_bad_input_is_refused(
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) == 1
-
-
-def test_the_name_of_the_package_is_a_function() -> None:
-    assert fp.maintain is sys.modules["floeplan.maintain"]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'tabels'"):
-        fp.maintain(tabels=())

@@ -22,10 +22,10 @@ from floeplan.errors import (
     UnknownSpecError,
     UnsupportedError,
 )
-from floeplan.maintain import orphans
-from floeplan.maintain.expire import expire_snapshots
-from floeplan.maintain.orphans import remove_orphans
-from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.maintenance import orphans
+from floeplan.maintenance.expire import expire_snapshots
+from floeplan.maintenance.orphans import remove_orphans
+from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.metadata.files import Location
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.change import IsolationLevel

@@ -19,7 +19,7 @@ import floeplan as fp
 from floeplan.catalog import load_table
 from floeplan.cli.main import main
 from floeplan.errors import TypeMismatchError, UnsupportedError
-from floeplan.maintain.doctor import doctor
+from floeplan.maintenance.doctor import doctor
 from floeplan.opaque_types import OpaqueType
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
 from floeplan.scan.model import ScanOptions

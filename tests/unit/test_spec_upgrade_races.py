@@ -9,9 +9,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from floeplan.maintain.doctor import doctor
-from floeplan.maintain.expire import expire_snapshots
-from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.maintenance.doctor import doctor
+from floeplan.maintenance.expire import expire_snapshots
+from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change

@@ -17,7 +17,7 @@ from floeplan.audit import advisor, candidates
 from floeplan.cli import demo_archive, demo_command
 from floeplan.cli.commands import audit, maintenance, rewrite
 from floeplan.cli.main import COMMANDS
-from floeplan.maintain import doctor, orphans
+from floeplan.maintenance import doctor, orphans
 from floeplan.rewrite.spec_upgrade import upgrade
 from floeplan.rewrite.strategies.registry import strategy_names
 from floeplan.times import parse_age

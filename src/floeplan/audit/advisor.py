@@ -53,8 +53,8 @@ from floeplan.audit.reports import Workload, read_workload
 from floeplan.catalog import load_table
 from floeplan.display import Displayed
 from floeplan.errors import FloeplanError
-from floeplan.maintain.coarser_spec import FAR_BELOW, MANY_PARTITIONS, CoarserSpec, coarser_spec
-from floeplan.maintain.rewrite_manifests import LEAST_ENTRIES, rewrite_manifests
+from floeplan.maintenance.coarser_spec import FAR_BELOW, MANY_PARTITIONS, CoarserSpec, coarser_spec
+from floeplan.maintenance.rewrite_manifests import LEAST_ENTRIES, rewrite_manifests
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats, partition_stats

@@ -11,7 +11,7 @@ from pyiceberg.partitioning import PartitionField
 
 from floeplan.audit.candidates import BINPACK, SORT, SPEC, ZORDER
 from floeplan.audit.layout import Points
-from floeplan.maintain.coarser_spec import CoarserSpec
+from floeplan.maintenance.coarser_spec import CoarserSpec
 from floeplan.partition.evolution import Term
 from floeplan.partition.fields import BoundField, bind_field
 from floeplan.partition.transforms import Transform, can_apply

@@ -18,7 +18,7 @@ A command is a function with the name of the command. It calls one function of t
     ) -> None:
         '''Show the specs, schemas and snapshots of a table.'''
         from floeplan.catalog import load_table
-        from floeplan.maintain.inspect import inspect_table
+        from floeplan.maintenance.inspect import inspect_table
 
         common.show(inspect_table(load_table(table, catalog)), render, as_json=json)
 

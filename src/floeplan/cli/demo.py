@@ -38,7 +38,7 @@ from floeplan.cli.commands.inspect import draw_specs
 from floeplan.cli.commands.rewrite import draw_plan, draw_rewrite, draw_upgrade
 from floeplan.cli.demo_archive import NAME, TIME, WEEK, Archive, lose_rows, remove_archive
 from floeplan.explorer.site import write_report
-from floeplan.maintain.inspect import inspect_table
+from floeplan.maintenance.inspect import inspect_table
 from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner

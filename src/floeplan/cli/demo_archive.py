@@ -29,7 +29,7 @@ from floeplan.dml.append import append
 from floeplan.dml.delete_update import delete
 from floeplan.dml.merge.builder import merge
 from floeplan.errors import InvalidOptionError
-from floeplan.maintain.doctor import doctor
+from floeplan.maintenance.doctor import doctor
 from floeplan.partition.evolution import AddField, Term, drop_all
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan

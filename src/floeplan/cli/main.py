@@ -88,6 +88,7 @@ GROUPS = {
     "commands.rewrite": "Layout",
     "commands.audit": "Layout",
     "commands.maintenance": "Maintenance",
+    "commands.maintain": "Maintenance",
     "commands.explorer": "Explorer and servers",
     "commands.serve_catalog": "Explorer and servers",
 }

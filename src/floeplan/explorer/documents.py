@@ -25,8 +25,8 @@ from floeplan.explorer.view import TableView
 from floeplan.fleet.look import look_at
 from floeplan.fleet.policy import Policy
 from floeplan.fleet.records import History
-from floeplan.maintain.doctor import Severity, doctor
-from floeplan.maintain.inspect import inspect_files
+from floeplan.maintenance.doctor import Severity, doctor
+from floeplan.maintenance.inspect import inspect_files
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec

@@ -20,7 +20,7 @@ from floeplan.fleet.policy import Settings
 from floeplan.fleet.records import History
 from floeplan.fleet.report import Facts, TableReport, WorkReport
 from floeplan.fleet.work import KINDS, STAGE, Context, predict
-from floeplan.maintain.doctor import doctor
+from floeplan.maintenance.doctor import doctor
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.rewrite.plan.candidates import FileSizes

@@ -32,7 +32,7 @@ from floeplan.fleet.policy import (
     Window,
     kebab,
 )
-from floeplan.maintain.orphans import LEAST_AGE
+from floeplan.maintenance.orphans import LEAST_AGE
 from floeplan.text import parse_count
 
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}

@@ -17,7 +17,7 @@ from typing import Any
 from floeplan.display import Displayed
 from floeplan.fleet.policy import Settings
 from floeplan.fleet.work import Work
-from floeplan.maintain.doctor import Finding, Severity
+from floeplan.maintenance.doctor import Finding, Severity
 
 HEALTHY, UNREADABLE = "healthy", "unreadable"
 

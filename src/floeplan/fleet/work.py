@@ -36,10 +36,10 @@ from floeplan.audit.candidates import SPEC, Candidate
 from floeplan.audit.reports import Workload, read_workload
 from floeplan.errors import BadInputError, FloeplanError
 from floeplan.fleet.policy import ADVISE, METADATA, OFF, TABLE, Settings
-from floeplan.maintain.doctor import REPAIR, Finding, doctor
-from floeplan.maintain.expire import expire_snapshots, snapshots_to_expire
-from floeplan.maintain.orphans import remove_orphans
-from floeplan.maintain.rewrite_manifests import RewriteManifestsResult, rewrite_manifests
+from floeplan.maintenance.doctor import REPAIR, Finding, doctor
+from floeplan.maintenance.expire import expire_snapshots, snapshots_to_expire
+from floeplan.maintenance.orphans import remove_orphans
+from floeplan.maintenance.rewrite_manifests import RewriteManifestsResult, rewrite_manifests
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.predicate.build import columns as predicate_columns

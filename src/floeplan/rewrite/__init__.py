@@ -17,5 +17,5 @@ Packages in reading order:
 - ``spec_upgrade``: moving files to another spec, and repairing misplaced deletes;
 - ``execute``: ``rewrite_data_files``: plan, run and commit; ``progress``: its progress reports.
 
-Imported by ``maintain``, ``audit``, ``explorer`` and ``cli``.
+Imported by ``maintenance``, ``audit``, ``explorer`` and ``cli``.
 """

@@ -218,7 +218,7 @@ def _rewrite_data_files(table: Table, arguments: Arguments, spark: SparkSession 
 
 
 def _rewrite_manifests(table: Table, arguments: Arguments, _: SparkSession | None) -> Rows:
-    from floeplan.maintain.rewrite_manifests import rewrite_manifests
+    from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 
     spec_id = _of_type(arguments, "spec_id", int)
     result = rewrite_manifests(table, spec_ids=None if spec_id is None else [spec_id])
@@ -227,7 +227,7 @@ def _rewrite_manifests(table: Table, arguments: Arguments, _: SparkSession | Non
 
 
 def _expire_snapshots(table: Table, arguments: Arguments, _: SparkSession | None) -> Rows:
-    from floeplan.maintain.expire import expire_snapshots
+    from floeplan.maintenance.expire import expire_snapshots
 
     older_than = arguments.get("older_than")
     result = expire_snapshots(
@@ -242,7 +242,7 @@ def _expire_snapshots(table: Table, arguments: Arguments, _: SparkSession | None
 
 
 def _remove_orphan_files(table: Table, arguments: Arguments, _: SparkSession | None) -> Rows:
-    from floeplan.maintain.orphans import AGE_GUARD, remove_orphans
+    from floeplan.maintenance.orphans import AGE_GUARD, remove_orphans
 
     older_than = arguments.get("older_than")
     result = remove_orphans(

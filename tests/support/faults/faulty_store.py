@@ -23,7 +23,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.maintain.expire import reachable_files
+from floeplan.maintenance.expire import reachable_files
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.faults.proxies import FaultProxy, fault_proxy

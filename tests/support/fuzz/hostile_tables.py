@@ -41,10 +41,10 @@ from pyroaring import BitMap64
 import floeplan as fp
 from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError
-from floeplan.maintain.doctor import doctor
-from floeplan.maintain.expire import expire_snapshots
-from floeplan.maintain.inspect import inspect_table
-from floeplan.maintain.orphans import remove_orphans
+from floeplan.maintenance.doctor import doctor
+from floeplan.maintenance.expire import expire_snapshots
+from floeplan.maintenance.inspect import inspect_table
+from floeplan.maintenance.orphans import remove_orphans
 from floeplan.metadata.files import Location, TableLocations
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.root_writer import write_root

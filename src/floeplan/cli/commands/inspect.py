@@ -14,7 +14,7 @@ from floeplan.cli import common
 from floeplan.text import counted, human_bytes, percent
 
 if TYPE_CHECKING:
-    from floeplan.maintain.inspect import Inspection
+    from floeplan.maintenance.inspect import Inspection
     from floeplan.metadata.root_writer import RootSummary
     from floeplan.metadata.v4.convert import TreeSummary
 
@@ -40,7 +40,7 @@ def inspect(
     floeplan inspect db.events
     """
     from floeplan.catalog import load_table
-    from floeplan.maintain.inspect import inspect_table
+    from floeplan.maintenance.inspect import inspect_table
 
     with common.spinner("reading manifests"):
         result = inspect_table(load_table(table, catalog), branch=branch or "main")

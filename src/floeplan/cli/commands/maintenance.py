@@ -13,10 +13,10 @@ from floeplan.text import counted, human_bytes
 from floeplan.times import age_text, parse_age
 
 if TYPE_CHECKING:
-    from floeplan.maintain.doctor import DoctorResult
-    from floeplan.maintain.expire import ExpireResult
-    from floeplan.maintain.orphans import OrphansResult
-    from floeplan.maintain.rewrite_manifests import RewriteManifestsResult
+    from floeplan.maintenance.doctor import DoctorResult
+    from floeplan.maintenance.expire import ExpireResult
+    from floeplan.maintenance.orphans import OrphansResult
+    from floeplan.maintenance.rewrite_manifests import RewriteManifestsResult
     from floeplan.transaction.upgrade_format import FormatUpgradeResult
 
 MOST_PATHS = 20
@@ -49,7 +49,7 @@ def expire(
 
     floeplan expire db.events --older-than 7d --retain-last 10 --yes
     """
-    from floeplan.maintain.expire import expire_snapshots
+    from floeplan.maintenance.expire import expire_snapshots
 
     limit = None if older_than is None else parse_age(older_than, "--older-than")
     applied = common.applies(yes, dry_run)
@@ -92,7 +92,7 @@ def remove_orphans(
 
     floeplan remove-orphans db.events --yes
     """
-    from floeplan.maintain.orphans import remove_orphans as remove
+    from floeplan.maintenance.orphans import remove_orphans as remove
 
     age, applied = parse_age(older_than, "--older-than"), common.applies(yes, dry_run)
     with common.spinner("listing files"):
@@ -130,7 +130,7 @@ def rewrite_manifests(
     floeplan rewrite-manifests db.events
     """
     from floeplan.catalog import load_table
-    from floeplan.maintain.rewrite_manifests import rewrite_manifests as rewrite
+    from floeplan.maintenance.rewrite_manifests import rewrite_manifests as rewrite
 
     loaded = load_table(table, catalog) if dry_run else common.writable_table(table, catalog)
     with common.spinner("clustering manifests"):
@@ -205,7 +205,7 @@ def doctor(
     """
     from floeplan.audit.reports import read_workload
     from floeplan.catalog import load_table
-    from floeplan.maintain.doctor import doctor as examine
+    from floeplan.maintenance.doctor import doctor as examine
 
     loaded = common.writable_table(table, catalog) if repair else load_table(table, catalog)
     with common.spinner("checking the table"):

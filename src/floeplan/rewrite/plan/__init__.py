@@ -15,5 +15,5 @@ Modules in reading order:
 - ``model``: the plan, the run of a ``rewrite-all`` that it continues, and what a rewrite did.
 
 Imported by ``rewrite.run``, ``rewrite.commit_groups``, ``rewrite.spec_upgrade``,
-``maintain`` and everything above.
+``maintenance`` and everything above.
 """

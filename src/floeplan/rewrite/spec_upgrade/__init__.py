@@ -10,5 +10,5 @@ partition are found and repaired.
   file, and their repair;
 - ``late_deletes``: equality deletes that were added under a spec after rows had moved out of it.
 
-Imported by ``maintain`` and everything above.
+Imported by ``maintenance`` and everything above.
 """

@@ -45,16 +45,16 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.catalog import load_table
 from floeplan.display import Displayed
-from floeplan.maintain.coarser_spec import coarser_spec
-from floeplan.maintain.partition_check import denied_by_file, denied_by_list, denied_by_rows, repair_summaries
-from floeplan.maintain.remedies import (
+from floeplan.maintenance.coarser_spec import coarser_spec
+from floeplan.maintenance.partition_check import denied_by_file, denied_by_list, denied_by_rows, repair_summaries
+from floeplan.maintenance.remedies import (
     Remedy,
     cluster_manifests,
     expire_old_snapshots,
     merge_small_files,
     upgrade_old_specs,
 )
-from floeplan.maintain.rewrite_manifests import manifests_per_partition
+from floeplan.maintenance.rewrite_manifests import manifests_per_partition
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES

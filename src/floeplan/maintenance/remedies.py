@@ -13,8 +13,8 @@ import numpy as np
 from pyiceberg.table import Table
 
 from floeplan.errors import FloeplanError
-from floeplan.maintain.expire import snapshots_to_expire
-from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.maintenance.expire import snapshots_to_expire
+from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.move import MoveStatus, plan_move
 from floeplan.snapshot.reader import SnapshotReader

@@ -28,7 +28,7 @@ from pyiceberg.table import StaticTable, Table
 from floeplan.catalog import DeferredFileIO, load_table
 from floeplan.display import Displayed
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
-from floeplan.maintain.expire import reachable_files, refuse_shared_files
+from floeplan.maintenance.expire import reachable_files, refuse_shared_files
 from floeplan.metadata.files import Location, TableFiles, TableLocations, writing
 from floeplan.times import age_text, in_utc
 
