@@ -40,13 +40,17 @@ def test_blocks_of_a_page_run(page: Path, runner: DocumentRunner) -> None:
     runner.run(page)
 
 
-@pytest.mark.parametrize("page", SHARING, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.stem, marks=() if page.stem == "README" else pytest.mark.matrix) for page in SHARING],
+)
 def test_blocks_of_a_page_run_with_spark(page: Path, runner: DocumentRunner, spark: SparkSession) -> None:
     runner.spark = spark
     runner.prepare()
     runner.run(page)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("page", [page for page in PAGES if needs_workers(page)], ids=lambda page: page.stem)
 def test_blocks_of_a_page_run_with_a_new_session(page: Path, runner: DocumentRunner) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}

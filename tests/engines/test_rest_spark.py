@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engines
 
-FEW = ("evolving_v1", "evolving_v2_position_partition", "voids_v1_to_v2_equality", "defaults_v3_vectors")
+FEW = ("voids_v1_to_v2_equality", "defaults_v3_vectors")
 CHANGED = ("evolving_v1", "evolving_v2_position_file", "truncations_v2")
 WITHOUT_EQUALITY = "equality"
 SCANS = 30
@@ -109,7 +109,7 @@ def test_pyiceberg_reads_the_same_rows_whoever_plans(name: str, served: Served, 
     assert served.plans(made) > before
 
 
-@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.matrix), "merge-on-read"])
 @pytest.mark.parametrize("name", parametrized(CHANGED, few=("evolving_v2_position_file",), rest=pytest.mark.foreign))
 def test_changes_through_the_server_leave_the_same_rows(
     name: str, mode: str, served: Served, matrix: Matrix, spark: SparkSession

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.engines
 
 WITH_DELETES = tuple(name for name in TABLES if name.endswith(("equality", "file", "partition", "vectors")))
 OPTIONS = ScanOptions(report=False)
-HALVES = (("evolving_v2", 0), ("truncations_v2", 1))
+HALVES = (("evolving_v2", 0),)
 """Tables, and the half of the predicates that Iceberg Java plans in ``make test``."""
 
 

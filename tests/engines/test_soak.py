@@ -327,8 +327,8 @@ def verify(log: Log, table: Table) -> State:
     ("version", "mode"),
     [
         pytest.param(2, "merge-on-read", marks=pytest.mark.matrix),
-        (2, "copy-on-write"),
-        (3, "merge-on-read"),
+        pytest.param(2, "copy-on-write", marks=pytest.mark.matrix),
+        pytest.param(3, "merge-on-read", marks=pytest.mark.matrix),
     ],
 )
 def test_history_is_serial(lake: Lake, spark: SparkSession, version: int, mode: str) -> None:

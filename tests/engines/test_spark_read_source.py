@@ -150,6 +150,7 @@ def test_filters_are_not_pushed_because_spark_reuses_filtered_partitions(spark: 
 class TestStreams:
     """Streams on Spark; offsets and batches are also tested without Spark."""
 
+    @pytest.mark.matrix
     def test_appends_arrive_once_over_restarts(
         self, spark: SparkSession, table: Table, source_options: dict[str, str], tmp_path: Path
     ) -> None:

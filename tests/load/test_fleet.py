@@ -21,7 +21,7 @@ from floeplan.fleet.lease import live_claims
 from floeplan.fleet.run import MaintainOptions, run_maintenance
 from tests.support.servers import postgres
 
-pytestmark = pytest.mark.load
+pytestmark = [pytest.mark.load, pytest.mark.matrix]
 
 TABLES = 500 if os.environ.get("FLOEPLAN_LOAD") == "large" else 30
 SMALL = TABLES // 10

@@ -25,7 +25,7 @@ from floeplan.errors import CommitConflictError
 from tests.support.tables.commits import leftovers
 from tests.support.tables.two_specs import catalog, two_spec_table
 
-pytestmark = pytest.mark.load
+pytestmark = [pytest.mark.load, pytest.mark.matrix]
 
 LARGE = os.environ.get("FLOEPLAN_LOAD") == "large"
 WRITERS, COLUMNS, SNAPSHOTS = (64, 1000, 2000) if LARGE else (12, 200, 200)

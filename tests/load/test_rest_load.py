@@ -30,7 +30,7 @@ from tests.support.rest_server import Program, program
 from tests.support.spark.lake import NAME, Lake
 from tests.support.tables.archive import write_evolved_archive
 
-pytestmark = pytest.mark.load
+pytestmark = [pytest.mark.load, pytest.mark.matrix]
 
 LARGE = os.environ.get("FLOEPLAN_LOAD") == "large"
 CLIENTS, SECONDS, MANIFESTS = (200, 60.0, 200) if LARGE else (16, 0.0, 12)

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 from tests.support.tables.two_specs import catalog
 
-pytestmark = pytest.mark.load
+pytestmark = [pytest.mark.load, pytest.mark.matrix]
 
 LARGE = os.environ.get("FLOEPLAN_LOAD") == "large"
 FILES, ROWS = (280, 1_000_000) if LARGE else (6, 100_000)

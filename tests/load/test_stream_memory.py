@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.tables.two_specs import catalog
 
-pytestmark = pytest.mark.load
+pytestmark = [pytest.mark.load, pytest.mark.matrix]
 
 LARGE = os.environ.get("FLOEPLAN_LOAD") == "large"
 FILES, ROWS = (100, 1_000_000) if LARGE else (8, 100_000)

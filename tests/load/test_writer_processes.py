@@ -15,7 +15,7 @@ from tests.support.faults.writer_processes import Writers
 from tests.support.servers import postgres, rest_catalog
 from tests.support.tables.commits import leftovers
 
-pytestmark = pytest.mark.load
+pytestmark = [pytest.mark.load, pytest.mark.matrix]
 
 NUMBER = 64 if os.environ.get("FLOEPLAN_LOAD") == "large" else 8
 PATIENT = {

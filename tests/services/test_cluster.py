@@ -66,6 +66,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlCatalog]:
     opened.close()
 
 
+@pytest.mark.matrix
 def test_executors_without_floeplan_receive_it(cluster_url: str, places: Places) -> None:
     """The first test of this module: the driver of the others keeps all cores of the cluster."""
     properties = places.properties("sqlite and files")

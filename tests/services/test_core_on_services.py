@@ -53,12 +53,14 @@ def test_everything_works(session: Client, places: Places, others: bool, request
         session.run(change_everything, places.properties(place), version, path)
 
 
-@pytest.mark.parametrize("session", [LOCAL, "connect"], indirect=True)
+@pytest.mark.matrix
+@pytest.mark.parametrize("session", ["local", "connect"], indirect=True)
 def test_every_way_to_read(session: Client, places: Places, tmp_path: Path) -> None:
     session.run(read_every_way, places.properties("sqlite and files"))
     assert session.run(audit_reports, tmp_path) == ["user = ?"]
 
 
+@pytest.mark.matrix
 def test_workers_of_connect_receive_floeplan(places: Places) -> None:
     bare = {"PYSPARK_PYTHON": BARE_PYTHON, "PYTHONPATH": LIBRARIES}
     with spark_connect({}, bare) as url, client(url) as connected:

@@ -154,7 +154,7 @@ def test_rows_of_every_type_become_json() -> None:
     [
         ("foo://bucket/x.parquet", 2, "cannot be opened"),
         ("missing.parquet", 2, "missing.parquet: no such file"),
-        (".", 1, "Is a directory"),
+        (".", 2, "is a folder, and a file is expected"),
     ],
 )
 def test_what_cannot_be_opened_is_one_line(

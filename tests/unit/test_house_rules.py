@@ -62,6 +62,7 @@ def test_a_warning_is_a_failure(suite: pytest.Pytester) -> None:
     run(suite, MARKED + "import warnings\ndef test_it():\n    warnings.warn('old')").assert_outcomes(failed=1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("seconds", "outcome"), [("", "passed"), ("60", "failed")])
 def test_fuzzing_continues_with_new_examples(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, seconds: str, outcome: str

@@ -65,7 +65,7 @@ def test_without_the_compiled_decoder_the_python_one_is_used() -> None:
         ("http://[::1", "corrupt-metadata", "names no file"),
         ("a\x00b", "corrupt-metadata", "names no file"),
         ("n" * 5000, "unreadable", "File name too long"),
-        ("/", "unreadable", "Is a directory"),
+        ("/", "corrupt-metadata", "which is a folder"),
     ],
 )
 def test_an_unreadable_location_is_a_floeplan_error(name: str, kind: str, message: str) -> None:

@@ -189,8 +189,9 @@ def test_spark_errors_are_one_line_and_reported_once() -> None:
     assert (failed.value.exit_code, failed.value.kind, logger.disabled) == (1, "spark-failed", False)
 
 
-def test_a_statement_that_needs_a_session_says_so(tmp_path: Path) -> None:
+def test_a_statement_that_needs_a_session_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two_spec_table(tmp_path)
+    monkeypatch.setattr("floeplan.sql_text.run.active_session", lambda: None)  # other tests may have started one
     for text in (
         "SELECT * FROM db.events",
         "INSERT INTO db.events SELECT 1",

@@ -100,19 +100,16 @@ RECIPES = _recipes()
 TABLES = tuple(RECIPES)
 REPRESENTATIVES = frozenset(
     {
-        "evolving_v1",
-        "evolving_v2_position_partition",
-        "evolving_v2_to_v3_vectors",
         "evolving_v3_to_v4_vectors",
         "voids_v1_to_v2_equality",
         "dropped_sources_v1",
-        "truncations_v2",
+        "truncations_v2_position_partition",
         "gaps_v3",
         "imported_v2_position_file",
         "defaults_v3_vectors",
     }
 )
-"""Every chain, every format version, every upgrade and every kind of delete at least once."""
+"""Every chain, every format version and every kind of delete at least once."""
 NAMED = REPRESENTATIVES | {
     "evolving_v2",
     "evolving_v2_equality",
