@@ -29,6 +29,7 @@ def facts(story: dict[str, Any]) -> list[dict[str, Any]]:
     return [chapter["facts"] for chapter in story["chapters"]]
 
 
+@pytest.mark.matrix
 def test_the_demo_shows_what_it_promises_and_can_be_removed(
     floeplan_home: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,7 +34,7 @@ from tests.support.fuzz import fuzzing
 from tests.support.oracles.duckdb_reader import DuckDb, key_columns, left_out
 from tests.support.oracles.rows import TypedRow as Row
 from tests.support.oracles.rows import partition_of
-from tests.support.spark.matrix import REPRESENTATIVES, TABLES, Matrix, MatrixTable, interpreted, parametrized
+from tests.support.spark.matrix import FEW, REPRESENTATIVES, TABLES, Matrix, MatrixTable, interpreted, parametrized
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -352,7 +352,7 @@ def check_manifests(table: Table) -> None:
         assert counts == [listed.existing_files[row], listed.added_files[row], listed.deleted_files[row]]
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(few=FEW))
 def test_rows_after_some_changes(
     name: str, matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession, duckdb: DuckDb
 ) -> None:

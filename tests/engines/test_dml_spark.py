@@ -64,7 +64,7 @@ def same(left: dict[int, dict[str, Any]], right: dict[int, dict[str, Any]]) -> N
     assert {key: repr(row) for key, row in left.items()} == {key: repr(row) for key, row in right.items()}
 
 
-@modes((VECTORS, COPY))
+@modes((VECTORS, COPY), (POSITIONS, MERGE))
 def test_descriptor_jobs_equal_local_changes(mode: str, made: MatrixTable, table: Table, spark: SparkSession) -> None:
     before = by_key(made)
     deleted = fp.delete(table, "pk % 4 = 0", spark=spark, mode=mode)
@@ -218,7 +218,7 @@ def test_rows_keep_their_identity_in_format_3(matrix: Matrix, local_catalog: Sql
         assert after == {pk: (row, newest if pk % 3 == 0 else seq) for pk, (row, seq) in before.items()}
 
 
-@modes((VECTORS, COPY))
+@modes((VECTORS, COPY), (POSITIONS, MERGE))
 def test_spark_and_floeplan_continue_on_tables_of_each_other(
     mode: str, made: MatrixTable, table: Table, spark: SparkSession
 ) -> None:

@@ -37,9 +37,7 @@ def texts(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in shown)
 
 
-@pytest.mark.parametrize(
-    "name", parametrized(TABLES, few=("evolving_v2_position_partition", "evolving_v2_to_v3_vectors"))
-)
+@pytest.mark.parametrize("name", parametrized(TABLES, few=("evolving_v2_to_v3_vectors",)))
 def test_values_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession) -> None:
     made = matrix.table(name)
     table = local_catalog.load_table(made.identifier)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engines
 
-FEW = ("voids_v1_to_v2_equality", "defaults_v3_vectors")
+FEW = ("voids_v1_to_v2_equality",)
 CHANGED = ("evolving_v1", "evolving_v2_position_file", "truncations_v2")
 WITHOUT_EQUALITY = "equality"
 SCANS = 30
@@ -178,6 +178,7 @@ def test_plans_are_recorded_for_the_audit(served: Served, matrix: Matrix, spark:
     assert event["plan_id"]
 
 
+@pytest.mark.matrix
 def test_spark_through_the_proxy_before_icebergs_own_server(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     with (

@@ -16,7 +16,7 @@ import floeplan as fp
 from floeplan.scan.model import ScanOptions
 from tests.support.fuzz import fuzzing
 from tests.support.oracles.duckdb_reader import DuckDb, key_columns, left_out
-from tests.support.spark.matrix import TABLES, Matrix, MatrixTable, interpreted, parametrized
+from tests.support.spark.matrix import FEW, TABLES, Matrix, MatrixTable, interpreted, parametrized
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -90,7 +90,7 @@ class Forks:
         return [texts(rows) for rows in found]
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(few=FEW))
 def test_rows_files_and_sequence_numbers_after_every_rewrite(
     name: str, matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession, duckdb: DuckDb
 ) -> None:

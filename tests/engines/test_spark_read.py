@@ -13,7 +13,7 @@ from floeplan.scan.model import ScanOptions
 from floeplan.spark.read import deletes
 from floeplan.spark.read.reader import ReadOptions, read
 from tests.support.fuzz import fuzzing
-from tests.support.spark.matrix import BRANCH, TABLES, TAG, Matrix, MatrixTable, interpreted, parametrized
+from tests.support.spark.matrix import BRANCH, FEW, TABLES, TAG, Matrix, MatrixTable, interpreted, parametrized
 from tests.support.spark.matrix_predicates import canonical, chosen_predicates, load, true_matches, true_rows
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def assert_all_rows_equal_iceberg(name: str, path: str, matrix: Matrix, local_ca
     assert canonical(shown) == true_rows(made)
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(few=FEW))
 def test_every_predicate_selects_the_rows_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)

@@ -135,8 +135,7 @@ def file(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.mark.parametrize(
     ("version", "chosen"),
     [
-        (1, (6, 9, 13, 19)),
-        pytest.param(1, (2, 12, 17, 24), marks=pytest.mark.matrix),
+        pytest.param(1, (2, 6, 9, 12, 13, 17, 19, 24), marks=pytest.mark.matrix),
         (2, range(0, len(STATEMENTS), 3)),
         pytest.param(2, range(len(STATEMENTS)), marks=pytest.mark.matrix),
         (3, (7, 10, 13, 20)),

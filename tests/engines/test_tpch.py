@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engines
 
 SCALE = 0.002
-FEW = {(15, 3), (21, 2)}
-"""A CTE that is used twice, and correlated subqueries, each on one format."""
+FEW = {(21, 2)}
+"""Correlated subqueries."""
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.faults.full_filesystem import CHANGES, LIMITED, MOUNTED
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.matrix]
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = ("unshare", "--map-root-user", "--mount")

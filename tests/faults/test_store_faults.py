@@ -44,7 +44,6 @@ ONCE: dict[str, tuple[Kind, ...]] = {
 }
 """Faults that apply once to the first request of every kind: clients retry."""
 FEW_ONCE = (
-    ("scan", "throttled"),
     ("scan", "reset"),
     ("scan", "truncated"),
     ("append", "error-after"),

@@ -88,6 +88,7 @@ def test_what_needs_no_spark_works_without_it(packages: Path, floeplan_home: Pat
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.matrix
 def test_tables_are_written_and_read_without_spark(packages: Path, floeplan_home: Path) -> None:
     done = run(packages, floeplan_home, "-c", PLAIN_USE)
     assert done.returncode == 0, done.stderr

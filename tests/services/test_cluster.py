@@ -33,8 +33,8 @@ pytestmark = pytest.mark.services
 
 PLACES = [
     ("sqlite and files", 3),
-    pytest.param(("rest and s3", 3), marks=pytest.mark.matrix),
-    pytest.param(("rest and s3", 2), marks=pytest.mark.matrix),
+    ("rest and s3", 3),
+    ("rest and s3", 2),
 ]
 BARE = DRIVER | {"spark.executorEnv.PYTHONPATH": "", "spark.python.daemon.module": "pyspark.daemon"}
 """Settings of a driver whose executors have neither Floeplan nor its dependencies."""
@@ -85,6 +85,7 @@ def test_a_missing_dependency_of_executors_is_named(cluster_url: str, places: Pl
     assert "install floeplan there" in message
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[0]} v{place[1]}")
 def test_everything_works(cluster: Client, places: Places, place: tuple[str, int]) -> None:
     where, version = place

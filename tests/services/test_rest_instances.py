@@ -82,6 +82,7 @@ def test_a_page_of_an_expired_snapshot_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("table")
+@pytest.mark.matrix
 def test_many_clients_at_once_get_plans_or_are_told_to_wait(tmp_path: Path) -> None:
     with program(tmp_path, "--plan", "*", "--max-plans", "2", "--max-waiting", "4") as served:
 
@@ -187,6 +188,7 @@ def test_tls(floeplan_home: Path, tmp_path: Path) -> None:
             requests.get(served.uri.replace("https", "http"), timeout=5).raise_for_status()
 
 
+@pytest.mark.matrix
 def test_pyiceberg_through_the_proxy_before_icebergs_own_server(tmp_path: Path) -> None:
     rows = pa.table({"id": list(range(100)), "region": ["eu", "us"] * 50})
     (tmp_path / "warehouse").mkdir()

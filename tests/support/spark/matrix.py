@@ -118,6 +118,15 @@ NAMED = REPRESENTATIVES | {
     "voids_v1",
 }
 """More tables that ``make test`` builds, for tests that name their tables."""
+FEW = frozenset(
+    {
+        "dropped_sources_v1",
+        "voids_v1_to_v2_equality",
+        "truncations_v2_position_partition",
+        "evolving_v3_to_v4_vectors",
+    }
+)
+"""For tests that take many seconds per table: every format version and every kind of delete, by few chains."""
 BRANCH, TAG = "side", "start"
 
 
