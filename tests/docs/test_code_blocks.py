@@ -59,6 +59,7 @@ def test_blocks_of_a_page_run_with_a_new_session(page: Path, runner: DocumentRun
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_a_notebook_runs_from_top_to_bottom_and_leaves_nothing_behind(
     notebook: Path, runner: DocumentRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -165,6 +165,7 @@ class TestStreams:
         table.append(rows_of(range(15, 20)))
         assert stream() == list(range(20))
 
+    @pytest.mark.matrix
     def test_batches_are_written_once(
         self, spark: SparkSession, table: Table, source_options: dict[str, str], tmp_path: Path
     ) -> None:

@@ -17,7 +17,7 @@ from tests.support.fuzz import fuzzing
 pytestmark = pytest.mark.property
 
 CORPUS = Path(__file__).parent / "corpus" / "tables"
-COUNT = 80 if os.environ.get("CI") else 20
+COUNT = 80 if os.environ.get("CI") else 8
 SHARE = 10
 """A multiple of a test's time, since every case runs many operations."""
 

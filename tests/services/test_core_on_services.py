@@ -22,14 +22,13 @@ from tests.support.spark.core_table import (
 )
 from tests.support.spark.daemon import ROOT
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.matrix]
 
 KINDS = {
     "local": [("sqlite and s3", 2), ("sqlite and s3", 3), ("postgres and files", 2), ("postgres and files", 3)],
     "connect": [("sqlite and files", 2), ("rest and s3", 3)],
 }
 """For each kind of Spark: a catalog with a store, and the format version of the table there."""
-LOCAL = pytest.param("local", marks=pytest.mark.matrix)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +43,8 @@ def session(request: pytest.FixtureRequest) -> Iterator[Client]:
             yield opened
 
 
-@pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.matrix)])
-@pytest.mark.parametrize("session", [LOCAL, "connect"], indirect=True)
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("session", ["local", "connect"], indirect=True)
 def test_everything_works(session: Client, places: Places, others: bool, request: pytest.FixtureRequest) -> None:
     kind = request.node.callspec.params["session"]
     for place, version in KINDS[kind][1:] if others else KINDS[kind][:1]:
@@ -53,14 +52,12 @@ def test_everything_works(session: Client, places: Places, others: bool, request
         session.run(change_everything, places.properties(place), version, path)
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("session", ["local", "connect"], indirect=True)
 def test_every_way_to_read(session: Client, places: Places, tmp_path: Path) -> None:
     session.run(read_every_way, places.properties("sqlite and files"))
     assert session.run(audit_reports, tmp_path) == ["user = ?"]
 
 
-@pytest.mark.matrix
 def test_workers_of_connect_receive_floeplan(places: Places) -> None:
     bare = {"PYSPARK_PYTHON": BARE_PYTHON, "PYTHONPATH": LIBRARIES}
     with spark_connect({}, bare) as url, client(url) as connected:

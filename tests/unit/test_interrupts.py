@@ -79,7 +79,7 @@ def data_files(home: Path) -> set[Path]:
     return set(home.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("signal", [pytest.param("SIGINT", marks=pytest.mark.matrix), "SIGTERM"])
 def test_a_stopped_rewrite_leaves_no_files(table: Table, floeplan_home: Path, signal: str) -> None:
     before = data_files(floeplan_home)
     done = run(REWRITE, signal, READING)
