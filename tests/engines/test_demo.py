@@ -63,6 +63,7 @@ def test_the_demo_shows_what_it_promises_and_can_be_removed(
     assert not open_catalog().namespace_exists(NAMESPACE)
 
 
+@pytest.mark.matrix
 def test_a_failed_demo_leaves_nothing(
     floeplan_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

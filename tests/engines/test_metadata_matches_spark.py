@@ -23,7 +23,7 @@ from floeplan.metadata.manifests.manifest_list import ManifestListTable, Summari
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from tests.support.spark.iceberg_java import JavaTable
-from tests.support.spark.matrix import Matrix, MatrixTable, parametrized
+from tests.support.spark.matrix import FEW, Matrix, MatrixTable, parametrized
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -127,7 +127,7 @@ def assert_same_entries(made: MatrixTable, table: Table, snapshot_id: int | None
     assert ours == in_order(spark_entry(row, ids) for row in theirs)
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(few=FEW))
 def test_entries_equal_the_entries_table_of_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     assert_same_entries(made, local_catalog.load_table(made.identifier))
@@ -143,7 +143,7 @@ def test_entries_of_every_snapshot_equal_spark(name: str, matrix: Matrix, local_
         assert_same_entries(made, table, snapshot_id)
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(few=FEW))
 def test_manifests_equal_the_manifests_table_of_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = local_catalog.load_table(made.identifier)

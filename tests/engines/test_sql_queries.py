@@ -13,7 +13,7 @@ from floeplan.errors import BadInputError
 from floeplan.predicate.ir import TRUE
 from floeplan.spark.jvm import optimized_plan
 from floeplan.sql_text.queries import PlannedQuery
-from tests.support.spark.matrix import BRANCH, TAG, Matrix, interpreted, parametrized
+from tests.support.spark.matrix import BRANCH, FEW, TAG, Matrix, interpreted, parametrized
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -39,7 +39,7 @@ QUERIES = (
 )
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(few=FEW))
 def test_rows_equal_those_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     columns = set(made.columns)
@@ -53,7 +53,7 @@ def test_rows_equal_those_of_iceberg(name: str, matrix: Matrix, local_catalog: S
 
 
 def parametrized_names() -> list[str]:
-    return [str(parameters.values[0]) for parameters in parametrized()]
+    return [str(parameters.values[0]) for parameters in parametrized(few=FEW)]
 
 
 def _used(query: str) -> set[str]:

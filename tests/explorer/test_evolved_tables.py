@@ -11,7 +11,7 @@ from floeplan.explorer.documents import Footers, doctor_document, overview_docum
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.site import to_json
 from floeplan.explorer.view import TableView
-from tests.support.spark.matrix import TABLES, Matrix, parametrized
+from tests.support.spark.matrix import FEW, TABLES, Matrix, parametrized
 from tests.support.spark.matrix_predicates import predicates
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ FILES, PREDICATES = 3, 24
 """Files per table and predicate, and the step between the predicates of a table."""
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(few=FEW))
 def test_a_table_is_drawn_and_its_files_match_the_plan(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     view = TableView.of(local_catalog.load_table(made.identifier))
