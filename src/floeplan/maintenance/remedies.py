@@ -71,7 +71,8 @@ def upgrade_old_specs(head: SnapshotReader, shown: int) -> Iterator[Remedy]:
         if by_rewrite:
             parts.append(f"rewrites {by_rewrite:,} ({human_bytes(int(sizes[rewritten & of_spec].sum()))})")
         rows = np.flatnonzero((moved | rewritten) & of_spec)
-        text = f"{counted(len(rows), 'file')} {'is' if len(rows) == 1 else 'are'} under an old spec: upgrade-spec {' and '.join(parts)}"
+        under = f"{counted(len(rows), 'file')} {'is' if len(rows) == 1 else 'are'} under an old spec"
+        text = f"{under}: upgrade-spec {' and '.join(parts)}"
         yield Remedy(text, spec_id, len(rows), tuple(move.data.path.take(rows[:shown]).to_pylist()))
 
 
