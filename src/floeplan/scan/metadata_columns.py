@@ -41,6 +41,8 @@ LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType
 METADATA_IDS = frozenset(
     {*(field.field_id for field in (FILE, POSITION, DELETED, SPEC_ID, ROW_ID, LAST_UPDATED)), PARTITION_ID}
 )
+FILTERED = ("_file", "_pos", "_spec_id", ROW_ID.name, LAST_UPDATED.name)
+"""The names of metadata columns that predicates may use."""
 _FIRST_WITH_LINEAGE = 3
 _NESTED_IDS = 2_100_000_000
 """The fields of ``_partition`` get ids from here on, beyond those of columns."""
@@ -79,11 +81,8 @@ def select_columns(target: ScanTarget, columns: Sequence[str], case_sensitive: b
 
 
 def compile_where(source: PredicateSource, target: ScanTarget, case_sensitive: bool = True) -> CompileResult:
-    """Compile the predicate of a scan; conditions on metadata columns are left to the rows."""
+    """Compile a predicate that may name metadata columns; conditions on them are left to the rows."""
     own = {field.name for field in target.schema.fields}
-    text = "" if isinstance(source, IrExpr) else str(source)
-    if not any(name in text for name in ("_file", "_pos", "_spec_id", ROW_ID.name, LAST_UPDATED.name)):
-        return compile_predicate(source, target.schema, case_sensitive=case_sensitive)
     extra = [
         field
         for name, field in metadata_fields(target.metadata).items()

@@ -34,10 +34,10 @@ from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.partition.fields import source_types
 from floeplan.predicate.build import columns as predicate_columns
-from floeplan.predicate.compile import CompileResult, PredicateSource
-from floeplan.predicate.ir import TRUE
+from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
+from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.stats import TriState
-from floeplan.scan.metadata_columns import compile_where, select_columns
+from floeplan.scan.metadata_columns import FILTERED, compile_where, select_columns
 from floeplan.scan.model import PlannedFiles, PlanWarning, RowGroups, ScanOptions
 from floeplan.scan.planned_scan import PassSummary, PlannedScan, Totals, summarise
 from floeplan.scan.projection import PartitionNames
@@ -110,7 +110,11 @@ def plan_scan(
             raise BadInputError("as_of and timestamp_ms exclude each other: give one of them")
         timestamp_ms = epoch_ms(as_of)
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref, timestamp_ms=timestamp_ms)
-    compiled = compile_where(TRUE if where is None else where, target, case_sensitive)
+    source = TRUE if where is None else where
+    if not isinstance(source, IrExpr) and any(name in str(source) for name in FILTERED):
+        compiled = compile_where(source, target, case_sensitive)
+    else:
+        compiled = compile_predicate(source, target.schema, case_sensitive=case_sensitive)
     schema = target.schema if columns is None else select_columns(target, columns, case_sensitive)
     return _Planner(target, compiled, schema, columns is not None, chosen).plan()
 
