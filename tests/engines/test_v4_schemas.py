@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -166,6 +166,8 @@ def plain(node: Any) -> Any:
 
 @given(layouts())
 def test_the_schema_is_the_one_that_java_derives(tree_judge: TreeJudge, layout: Layout) -> None:
+    opaque = {field.field_id for field in layout.schema.fields if isinstance(field.field_type, OpaqueType)}
+    assume(not any(field.source_id in opaque for spec in layout.specs for field in spec.fields))  # Java refuses these
     ours, theirs = derived(tree_judge, layout)
     assert ours == theirs
 
