@@ -111,7 +111,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def retrieve_exception(future: asyncio.Future[Any]) -> None:
-    """Take the exception of work that nobody waits for, so that asyncio does not log it."""
+    """Take the exception of work without a waiting client, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()
 

@@ -297,7 +297,7 @@ def _details(plan: ScanPlan, files: PlannedFiles, stats: frozenset[int], source:
     listed = np.unique(manifest)
     read = source.read_entries(totals.manifests, totals.union, columns, rows=listed, io=io).live()
     rows = np.searchsorted(read.ints("manifest"), manifest) + ordinal
-    # Paths and whatever else is always read are in the planned files already.
+    # Paths and other columns that are always read are in the planned files already.
     names = [name for name in read.table.column_names if name == "split_offsets" or "." in name]
     few = EntriesTable(read.table.select(names), {})
     return few if np.array_equal(rows, np.arange(len(read))) else few.take(rows)

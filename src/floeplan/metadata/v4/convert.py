@@ -127,7 +127,7 @@ def write_tree(
         table: The table.
         folder: Path or URI of the folder; every call writes new files.
         snapshot: A snapshot of the table, or none for a table without data.
-        leaf_entries: Rows of a leaf at most; a table with at most so many files has no leaves. 0 writes none at all.
+        leaf_entries: Rows of a leaf at most; a table with at most N files has no leaves. 0 writes no leaves.
         keep_manifests: Refer to the table's manifests instead of writing leaves.
         options: How the files are written.
         io: Where the files go; local files need none.

@@ -1,6 +1,6 @@
 """Reads columns of v4 manifests by field id, and turns rows of data files into manifest entries.
 
-``ManifestFile`` is an open root or leaf. Columns are found by field id, whatever their names and order, and only the
+``ManifestFile`` is an open root or leaf. Columns are found by field id, not by name or order, and only the
 requested ones are read. ``file_entries`` and ``vector_entries`` make the entries that manifests of format 3 would have:
 a data file, and a delete file for its deletion vector.
 

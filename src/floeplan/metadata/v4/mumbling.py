@@ -102,7 +102,7 @@ def _packed_chunk(values: Bytes) -> bytes:
 
 
 def _unpacked_chunk(data: memoryview, count: int) -> tuple[Bytes, int]:
-    """So many descriptors, and the number of bytes they take."""
+    """N descriptors, and the number of bytes they take."""
     if len(data) < 3:
         raise ValueError("the descriptors end early")
     low, high, exceptions, least = data[0] & 0xF, data[0] >> 4, data[1], data[2]

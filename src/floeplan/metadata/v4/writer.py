@@ -109,7 +109,7 @@ class ManifestLayout:
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def struct(self, name: str, values: Mapping[str, pa.Array], rows: int, valid: pa.Array | None = None) -> pa.Array:
-        """A struct column; where it is null, required fields get a value that nobody reads."""
+        """A struct column; where it is null, required fields get a value that is never read."""
         fields, arrays = list(self.schema.field(name).type), []
         for field in fields:
             given = values.get(field.name)
@@ -321,7 +321,7 @@ def leaf_reference(
     """The reference to a leaf that a snapshot adds."""
     tracking, records = rows.column("tracking").combine_chunks(), rows.column("record_count").to_numpy()
     status = pc.struct_field(tracking, "status").to_numpy()
-    # Without a first row id of its leaf a file has none, whatever its row says.
+    # Without a first row id of its leaf a file has none, even if its row has one.
     sequence, first_rows = (
         pc.struct_field(tracking, name).drop_null().to_numpy() for name in ("sequence_number", "first_row_id")
     )
