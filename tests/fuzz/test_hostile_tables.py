@@ -5,7 +5,6 @@ Cases that once failed are kept in ``corpus/tables`` and run first. ``make fuzz`
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +13,10 @@ import pytest
 
 from tests.support.fuzz import fuzzing
 
-pytestmark = pytest.mark.property
+pytestmark = [pytest.mark.property, pytest.mark.matrix]
 
 CORPUS = Path(__file__).parent / "corpus" / "tables"
-COUNT = 80 if os.environ.get("CI") else 8
+COUNT = 80
 SHARE = 10
 """A multiple of a test's time, since every case runs many operations."""
 

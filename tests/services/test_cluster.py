@@ -41,7 +41,7 @@ BARE = DRIVER | {"spark.executorEnv.PYTHONPATH": "", "spark.python.daemon.module
 KILLED = [
     ("append", "task"),
     ("delete", "executor"),
-    pytest.param("rewrite", "executor", marks=pytest.mark.matrix),
+    ("rewrite", "executor"),
     ("rewrite", "worker"),
 ]
 """The worker is last, because nothing starts it again."""
@@ -99,6 +99,7 @@ def test_every_way_to_read(cluster: Client, places: Places, tmp_path: Path) -> N
     assert cluster.run(audit_reports, tmp_path) == ["user = ?"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("what", "killed"), KILLED)
 def test_a_killed_task_runs_again_and_is_committed_once(
     cluster: Client, catalog: SqlCatalog, tmp_path: Path, what: str, killed: str
