@@ -38,7 +38,7 @@ def main(name: str, metadata: str, tree: str, where: str | None = None) -> None:
     table = load_table(metadata)
     options = ScanOptions(footers=False, cache=name == "column cache", report=False)
     if name == "traffic":  # apart from the CPU time, because the files are read through Python
-        manifest_file.open_file = lambda path, _=None: pa.PythonFile(Counted(files.local_path(path)), "r")
+        manifest_file.open_file = lambda path, _=None: pa.PythonFile(Counted(files.local_path(path)), "r")  # type: ignore[attr-defined]
     if name in ("v4 tree", "traffic"):
         options = ScanOptions(footers=False, cache=False, report=False, root=tree)
     if name == "column cache":

@@ -90,8 +90,8 @@ def program(folder: Path, *arguments: str, environment: dict[str, str] | None = 
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | dict(environment or {})
         )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         line = process.stdout.readline().strip()
         assert line.startswith("serving "), f"{line!r}\n{log.read_text()}"
         yield Program(line.removeprefix("serving "), process, log, audit)

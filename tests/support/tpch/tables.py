@@ -88,11 +88,11 @@ def same_rows(ours: Sequence[Sequence[object]], theirs: Sequence[Sequence[object
     return all(a == b or (_is_number(a) and _is_number(b) and _is_close(a, b)) for a, b in pairs)
 
 
-def _is_close(one: float, other: float) -> bool:
+def _is_close(one: float | Decimal, other: float | Decimal) -> bool:
     # Spark rounds averages and quotients of decimals to 6 digits; DuckDB returns them as floats.
     rounded = isinstance(one, Decimal) and isinstance(other, float)
     return math.isclose(float(one), float(other), rel_tol=1e-9, abs_tol=5.1e-7 if rounded else 0)
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def _is_number(value: object) -> TypeGuard[float | Decimal]:
     return isinstance(value, float | int | Decimal)
