@@ -142,7 +142,7 @@ def test_tags_are_created_and_dropped(run: Json, ids: list[int], capsys: pytest.
     assert "no snapshot 5" in failure(run, "tag", "db.t", "v2", "--at", "5")
     assert "v1 is a tag, not a branch" in failure(run, "branch", "db.t", "v1", "--drop")
     assert main(["tag", "db.t"]) == 0
-    assert f"v1    {ids[2]}   ref 365d" in capsys.readouterr().out
+    assert f"v1 {ids[2]} ref 365d" in " ".join(capsys.readouterr().out.split())
     assert run("tag", "db.t", "v1", "--drop", "--dry-run")["refs"] != []
     assert run("tag", "db.t", "v1", "--drop")["refs"] == []
 

@@ -249,10 +249,12 @@ def timestamp_ms(as_of: str | None) -> int | None:
 
 
 def header_table(*names: str) -> RichTable:
-    """An empty table with a header line; a column whose name begins with ``>`` is aligned to the right."""
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    """An empty table with a header line; a column whose name begins with ``>`` has numbers, aligned to the right."""
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in names:
-        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left")
+        # Nothing is cut: in a narrow terminal, text wraps and numbers stay whole.
+        number = name.startswith(">")
+        table.add_column(name.removeprefix(">"), justify="right" if number else "left", no_wrap=number, overflow="fold")
     return table
 
 

@@ -55,8 +55,8 @@ def draw_inspection(result: Inspection) -> RenderableType:
 
 def draw_specs(result: Inspection) -> RenderableType:
     """Render the files, rows and bytes of each spec."""
-    numbers = (">files", ">partitions", ">manifests", ">rows", ">bytes")
-    drawn = common.header_table("spec", "partitioned by", *numbers, "of bytes")
+    numbers = (">files", ">partitions", ">manifests", ">rows", ">bytes", ">share")
+    drawn = common.header_table("spec", "partitioned by", *numbers)
     found = {files.spec_id: files for files in result.files_by_spec}
     whole = sum(files.bytes for files in result.files_by_spec)
     for spec in result.specs:
@@ -66,8 +66,7 @@ def draw_specs(result: Inspection) -> RenderableType:
             drawn.add_row(mark, spec["spec"], "–", "–", "–", "–", "–", "")
             continue
         counts = (f"{number:,}" for number in (files.files, files.partitions, files.manifests, files.rows))
-        share = Text(_bar(files.bytes, whole), style="green" if spec["default"] else "yellow")
-        share.append(f" {percent(files.bytes, whole)}", style="dim")
+        share = Text(percent(files.bytes, whole), style="green" if spec["default"] else "yellow")
         drawn.add_row(mark, spec["spec"], *counts, human_bytes(files.bytes), share)
     return drawn
 
