@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from floeplan.catalog import load_table
     from floeplan.datasource.source import register
     from floeplan.dml.append import append
+    from floeplan.dml.cherry_pick import CherryPickResult, cherry_pick
     from floeplan.dml.commit import DmlResult
     from floeplan.dml.delete_update import delete, update
     from floeplan.dml.merge.builder import merge
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from floeplan.transaction.upgrade_format import FormatUpgradeResult, upgrade_format
 
 __all__ = [
+    "CherryPickResult",
     "CompileResult",
     "DmlResult",
     "EvolveResult",
@@ -68,6 +70,7 @@ __all__ = [
     "Why",
     "append",
     "attach",
+    "cherry_pick",
     "compile_predicate",
     "create_table",
     "delete",
@@ -97,6 +100,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CherryPickResult": "floeplan.dml.cherry_pick",
     "CompileResult": "floeplan.predicate.compile",
     "DmlResult": "floeplan.dml.commit",
     "EvolveResult": "floeplan.transaction.evolve_spec",
@@ -121,6 +125,7 @@ _HOMES = {
     "Why": "floeplan.scan.why",
     "append": "floeplan.dml.append",
     "attach": "floeplan.sql_text.attach",
+    "cherry_pick": "floeplan.dml.cherry_pick",
     "compile_predicate": "floeplan.predicate.compile",
     "create_table": "floeplan.sql_text.create",
     "delete": "floeplan.dml.delete_update",

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engines
 
 COPY, MERGE = "copy-on-write", "merge-on-read"
+ENDED = {"allow_late_equality_deletes": True}
+"""Equality deletes of the tables are recent, but their writer has ended."""
 WITH_EVERY_CELL = (
     "evolving_v1",
     "evolving_v2_position_file",
@@ -159,7 +161,7 @@ def replaced_partitions(facts: Facts) -> list[Row]:
 def deleting(name: str, mode: str) -> Cell:
     return Cell(
         f"delete {name} {mode}",
-        lambda table, facts: fp.delete(table, facts.conditions[name], mode=mode),
+        lambda table, facts: fp.delete(table, facts.conditions[name], mode=mode, **ENDED),
         lambda facts: facts.without(name),
     )
 
@@ -167,7 +169,9 @@ def deleting(name: str, mode: str) -> Cell:
 def updating(name: str, mode: str) -> Cell:
     return Cell(
         f"update {name} {mode}",
-        lambda table, facts: fp.update(table, {"n": "pk + 1", "flag": "NOT flag"}, facts.conditions[name], mode=mode),
+        lambda table, facts: fp.update(
+            table, {"n": "pk + 1", "flag": "NOT flag"}, facts.conditions[name], mode=mode, **ENDED
+        ),
         lambda facts: updated(facts, name),
     )
 
@@ -175,7 +179,7 @@ def updating(name: str, mode: str) -> Cell:
 def overwriting(name: str, mode: str) -> Cell:
     return Cell(
         f"overwrite {name} {mode}",
-        lambda table, facts: fp.overwrite(table, facts.new, facts.conditions[name], mode=mode),
+        lambda table, facts: fp.overwrite(table, facts.new, facts.conditions[name], mode=mode, **ENDED),
         lambda facts: [*facts.without(name), *facts.new.to_pylist()],
     )
 
@@ -186,13 +190,13 @@ def by_mode(mode: str) -> Iterator[Cell]:
     yield overwriting("month", mode)
     yield Cell(
         f"dynamic overwrite {mode}",
-        lambda table, facts: fp.overwrite(table, facts.new, dynamic=True, mode=mode),
+        lambda table, facts: fp.overwrite(table, facts.new, dynamic=True, mode=mode, **ENDED),
         replaced_partitions,
     )
     yield Cell(
         f"upsert {mode}",
         lambda table, facts: (
-            fp.merge(table, facts.source, "target.pk = source.pk", mode=mode)
+            fp.merge(table, facts.source, "target.pk = source.pk", mode=mode, **ENDED)
             .when_matched_update({"n": "source.n"})
             .when_not_matched_insert({"pk": "pk", "n": "n"}, condition="pk IS NOT NULL")
             .execute()
@@ -202,7 +206,7 @@ def by_mode(mode: str) -> Iterator[Cell]:
     yield Cell(
         f"merge {mode}",
         lambda table, facts: (
-            fp.merge(table, facts.source, ["pk"], mode=mode)
+            fp.merge(table, facts.source, ["pk"], mode=mode, **ENDED)
             .when_matched_delete("source.gone")
             .when_matched_update({"n": "s.n + 100"})
             .when_not_matched_insert({"pk": "pk", "n": "n"}, condition="pk IS NOT NULL")

@@ -63,7 +63,7 @@ def changes(table: Table) -> list[Callable[[], object]]:
     return [
         lambda: fp.rewrite_data_files(table, options=small),
         lambda: fp.append(table, extra),
-        lambda: fp.delete(table, f"id >= {EXTRA}"),
+        lambda: fp.delete(table, f"id >= {EXTRA}", mode="merge-on-read"),
         lambda: fp.update(table, {"note": "'seen'"}, "id < 20", mode="merge-on-read"),
         lambda: fp.update(table, {"note": "concat('v', v)"}, "region = 'r1'", mode="copy-on-write"),
     ]
@@ -84,7 +84,7 @@ def run_during(flink: subprocess.Popen[str], chosen: Sequence[Callable[[], objec
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("evolves", [False, True])
 def test_rows_are_exact_after_concurrent_upserts(tmp_path: Path, version: int, evolves: bool) -> None:
-    """An update moves rows to the current spec, so that updates run only while the spec is the job's own."""
+    """An update moves rows to the current spec, so that it is refused once that is not the job's own."""
     lake = Lake(tmp_path)
     catalog: SqlCatalog = lake.open_catalog()
     with start_flink(lake, "upserts", version) as flink:
@@ -98,10 +98,12 @@ def test_rows_are_exact_after_concurrent_upserts(tmp_path: Path, version: int, e
             # The job writes equality deletes under the first spec: rows that leave it would be doubled.
             with pytest.raises(UnsupportedError, match="added equality deletes under partition spec 0"):
                 fp.upgrade_spec(table)
+            with pytest.raises(UnsupportedError, match="added equality deletes under partition spec 0"):
+                fp.update(table, {"note": "'seen'"}, "id < 20", mode="merge-on-read")
             run_during(flink, changes(table)[:3], None)
         assert flink.stdout is not None
         assert flink.stdout.read() == "finished\n"
-    fp.delete(table, f"id >= {EXTRA}")
+    fp.delete(table, f"id >= {EXTRA}", allow_late_equality_deletes=True)  # the job has ended
     expected = {i: max(range(i, ROWS, IDS)) for i in range(IDS)}
     check(table, expected)
     if evolves:  # the job has ended

@@ -27,6 +27,8 @@ CALLS = (
     "set_current_snapshot('{t}', {first})",
     "set_current_snapshot('{t}', {last})",
     "rollback_to_snapshot('{t}', {first})",
+    "cherrypick_snapshot('{t}', {third})",
+    "set_current_snapshot('{t}', {first})",
     "fast_forward('{t}', 'main', 'kept')",
     f"expire_snapshots(table => '{{t}}', older_than => {LATER}, retain_last => 1)",
     "remove_orphan_files(table => '{t}', dry_run => true)",
@@ -56,8 +58,9 @@ def test_procedures_have_the_columns_and_the_effect_of_iceberg(spark: SparkSessi
     for call in CALLS:
         results = []
         for name, run in ((theirs, spark.sql), (ours, lambda text: fp.sql(spark, text, catalog=local_catalog))):
-            snapshots = [one.snapshot_id for one in local_catalog.load_table(name).snapshots()]
-            text = call.format(t=name, first=snapshots[0], last=snapshots[-1])
+            loaded = local_catalog.load_table(name)
+            snapshots, last = [one.snapshot_id for one in loaded.snapshots()], loaded.metadata.refs["kept"].snapshot_id
+            text = call.format(t=name, first=snapshots[0], third=snapshots[2], last=last)
             called.add(text.partition("(")[0])
             catalog = "local" if name == theirs else "floeplan"
             results.append(run(f"CALL {catalog}.system.{text}"))

@@ -36,11 +36,23 @@ def interrupted(self, name):
         signalled()
 CommitOptions.step = interrupted
 """
-WRITING = """
+STARTING = """
+sent = threading.Event()
+start = threading.Thread.start
+def held(self):
+    start(self)
+    if self.name.startswith("floeplan-task"):
+        sent.wait()
+threading.Thread.start = held
+"""
+"""The worst moment: the thread that gets the signal runs, but its pool does not know it yet."""
+WRITING = f"""
+{STARTING}
 from floeplan.dml import append
 written = append._write_parquet_rows
 def interrupted(target, paths, attempt):
     signalled()
+    sent.set()
     return written(target, paths, attempt)
 append._write_parquet_rows = interrupted
 """
@@ -97,14 +109,15 @@ def test_a_commit_is_finished_before_the_program_stops(table: Table) -> None:
     assert fp.plan_scan(table.refresh(), options=fp.ScanOptions(report=False)).count() == 299
 
 
-def test_a_stopped_append_commits_nothing(table: Table, floeplan_home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal", [pytest.param("SIGINT", marks=pytest.mark.matrix), "SIGTERM"])
+def test_a_stopped_append_leaves_no_files(table: Table, floeplan_home: Path, tmp_path: Path, signal: str) -> None:
     for number in range(2):
         pq.write_table(events(0, 90), tmp_path / f"{number}.parquet")
-    before = table.metadata.current_snapshot_id
+    before, snapshot_id = data_files(floeplan_home), table.metadata.current_snapshot_id
     files = [str(tmp_path / f"{number}.parquet") for number in range(2)]
-    done = run(["append", "db.events", *files, "--json"], "SIGTERM", WRITING)
+    done = run(["append", "db.events", *files, "--json"], signal, WRITING)
     assert done.returncode == 130, done.stderr
     assert '"kind": "interrupted"' in done.stdout
     assert '"committed": false' in done.stdout
-    table.refresh()
-    assert table.metadata.current_snapshot_id == before
+    assert data_files(floeplan_home) == before
+    assert table.refresh().metadata.current_snapshot_id == snapshot_id

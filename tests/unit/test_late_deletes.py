@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType
 
 import floeplan as fp
 from floeplan.cli.main import main
+from floeplan.dml.commit import DmlResult
+from floeplan.dml.merge.builder import Merge
 from floeplan.errors import UnsupportedError
 from floeplan.maintenance.doctor import Finding, doctor
-from floeplan.rewrite.plan import equality_writers
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
+from floeplan.transaction import equality_writers
 from floeplan.transaction.change import Operation
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
@@ -53,13 +59,13 @@ def upsert(table: Table, rows: Rows) -> Table:
     return commit_change(table.refresh(), change, options=patient()).table
 
 
-def streamed(catalog: SqlCatalog, version: int = 2) -> Table:
+def streamed(catalog: SqlCatalog, version: int = 2, buckets: int = 1) -> Table:
     """Upserts of ids 0–29 under spec 0 (by part), then the table is partitioned by a bucket of the id as well."""
     table = create_table(catalog, version, rows=[])
     for first, part in ((0, "a"), (10, "b"), (20, "a")):
         table = upsert(table, rows_of(first, first + 10, part))
     with writable_metadata(table.io), table.update_spec() as update:
-        update.add_field("id", "bucket[1]", "bucket")
+        update.add_field("id", f"bucket[{buckets}]", "bucket")
     return table.refresh()
 
 
@@ -160,9 +166,145 @@ def test_keys_of_another_partition_are_not_doubled(catalog: SqlCatalog) -> None:
 
 def test_a_copy_on_write_update_that_moves_rows_is_marked(catalog: SqlCatalog) -> None:
     table = streamed(catalog)
-    fp.update(table, {"part": "'c'"}, "id < 5", mode="copy-on-write")
+    fp.update(table, {"part": "'c'"}, "id < 5", mode="copy-on-write", allow_late_equality_deletes=True)
     summary = table.refresh().current_snapshot().summary.additional_properties  # type: ignore[union-attr]
     assert summary["floeplan.moved-from-specs"] == summary["floeplan.replaced-specs"] == "0"
     fp.rewrite_data_files(table, options=ALL)
     kept = table.refresh().current_snapshot().summary.additional_properties  # type: ignore[union-attr]
     assert "floeplan.moved-from-specs" not in kept
+
+
+# Changes of rows.
+
+COPY, MERGE = "copy-on-write", "merge-on-read"
+bucket = BucketTransform(4).transform(LongType())
+APART = next(i for i in range(90, 200) if bucket(i) != bucket(4))
+"""A new id that is not in the bucket of 4."""
+Change = Callable[..., DmlResult]
+
+
+def changes(mode: str) -> dict[str, Change]:
+    """Updates of id 4, and deletes of id 3 or in partitions without id 4."""
+    new = arrow([(APART, "a")])
+
+    def merged(table: Table, rows: Rows, **options: bool) -> Merge:
+        return fp.merge(table, arrow(rows), on="id", mode=mode, **options)
+
+    return {
+        "update": lambda table, **options: fp.update(table, {"part": "part"}, "id = 4", mode=mode, **options),
+        "merge update": lambda table, **options: merged(table, [(4, "a")], **options).when_matched_update().execute(),
+        "delete": lambda table, **options: fp.delete(table, "id = 3", mode=mode, **options),
+        "merge delete": lambda table, **options: merged(table, [(3, "a")], **options).when_matched_delete().execute(),
+        "overwrite": lambda table, **options: fp.overwrite(table, new, "id = 3", mode=mode, **options),
+        "dynamic overwrite": lambda table, **options: fp.overwrite(table, new, dynamic=True, mode=mode, **options),
+    }
+
+
+MOVING: dict[str, Change] = {f"{name} {COPY}": change for name, change in changes(COPY).items()}
+MOVING |= {f"{name} {MERGE}": changes(MERGE)[name] for name in ("update", "merge update")}
+STAYING: dict[str, Change] = {
+    f"{name} {MERGE}": changes(MERGE)[name] for name in changes(MERGE) if "update" not in name
+}
+STAYING |= {
+    "delete of whole files": lambda table: fp.delete(table, "part = 'b'", mode=COPY),
+    "overwrite of whole files": lambda table: fp.overwrite(table, arrow([(APART, "b")]), "part = 'b'", mode=COPY),
+    "insert": lambda table: fp.merge(table, arrow([(APART, "a")]), on="id").when_not_matched_insert().execute(),
+}
+
+
+def files_of(table: Table) -> set[Path]:
+    return set(Path(table.location().removeprefix("file://")).rglob("*"))
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_a_change_does_not_move_rows_away_from_a_live_writer(catalog: SqlCatalog, name: str) -> None:
+    table = streamed(catalog, buckets=4)
+    before, files = table.metadata.current_snapshot_id, files_of(table)
+    with pytest.raises(
+        UnsupportedError, match=r"under partition spec 0.*to spec 1; stop it, .*--allow-late"
+    ) as refused:
+        MOVING[name](table)
+    assert refused.value.kind == "live-equality-writer"
+    assert ("mode=merge-on-read" in str(refused.value)) == ("update" not in name)
+    assert table.refresh().metadata.current_snapshot_id == before
+    assert files_of(table) == files
+
+    # Without the check the next upsert does not delete the row that has moved.
+    assert MOVING[name](table, allow_late_equality_deletes=True).committed
+    assert read_rows(table).count((4, "a")) == 1
+    upsert(table, [(4, "a")])
+    assert read_rows(table).count((4, "a")) == 2
+    assert [finding.files for finding in late(table)] == [1]
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_a_change_that_moves_no_rows_is_allowed(catalog: SqlCatalog, name: str) -> None:
+    table = streamed(catalog, buckets=4)
+    assert STAYING[name](table).committed
+    upsert(table, [(4, "a")])
+    assert read_rows(table).count((4, "a")) == 1
+    assert late(table) == []
+
+
+def test_rows_of_the_current_spec_and_of_an_ended_writer_are_changed(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = streamed(catalog)
+    fp.append(table, arrow(rows_of(50, 60, "c")))
+    assert fp.update(table, {"id": "id + 100"}, "part = 'c'", mode=COPY).rows_updated == 10
+    monkeypatch.setattr(equality_writers, "RECENT_HOURS", 0)
+    assert fp.update(table, {"id": "id + 100"}, "part = 'a'", mode=COPY).rows_updated == 20
+
+
+def test_statements_and_commands_refuse_and_take_the_option(
+    tmp_path: Path, catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__WAREHOUSE", tmp_path.as_uri())
+    monkeypatch.setattr("floeplan.spark.session.open_session", lambda _: pytest.fail("a refusal needs no Spark"))
+    table = streamed(catalog)
+    pq.write_table(arrow([(4, "a")]), tmp_path / "new.parquet")
+    merged = ["merge", "db.t", "--source", f"{tmp_path}/new.parquet", "--on", "id", "--when-matched-update", "*"]
+    for command in (
+        ["delete", "db.t", "--where", "id = 3", "--dry-run"],
+        ["update", "db.t", "--set", "id = 2", "--where", "id = 2", "--dry-run"],
+        [*merged, "--dry-run"],
+        ["delete", "db.t", "--where", "id = 3"],
+        ["update", "db.t", "--set", "id = 5", "--where", "id = 5"],
+        merged,
+        ["sql", "DELETE FROM db.t WHERE id = 6"],
+        ["sql", "INSERT INTO db.t REPLACE WHERE id = 7 VALUES (7, 'a')"],
+    ):
+        streamed_again(table)
+        arguments = [*command, "--catalog", "local", "--json"]
+        assert main(arguments) == 1
+        assert json.loads(capsys.readouterr().out)["error"]["kind"] == "live-equality-writer"
+        assert main([*arguments, "--allow-late-equality-deletes"]) == 0
+        capsys.readouterr()
+
+
+def streamed_again(table: Table) -> None:
+    """Ids 0–9 under the old spec once more."""
+    fp.delete(table, "TRUE")
+    upsert(table, rows_of(0, 10))
+
+
+def test_the_data_source_refuses_and_removes_what_was_written(tmp_path: Path, catalog: SqlCatalog) -> None:
+    from floeplan.datasource.io import FloeplanWriter, SourceOptions
+
+    table = streamed(catalog)
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": tmp_path.as_uri()}
+    options = {f"catalog.{name}": value for name, value in properties.items()}
+    options |= {"table": "db.t", "catalog": "local", "overwrite-where": "id = 3"}
+
+    def overwrite(options: dict[str, str]) -> None:
+        writer = FloeplanWriter(SourceOptions(options), overwrite=True)
+        writer.commit([writer.write(iter(arrow([(3, "a")]).to_batches()))])
+
+    files = files_of(table)
+    with pytest.raises(UnsupportedError, match="mode=merge-on-read"):
+        overwrite(options)
+    assert {file for file in files_of(table) - files if file.is_file()} == set()
+    overwrite(options | {"allow-late-equality-deletes": "true"})
+    assert len(read_rows(table)) == 30

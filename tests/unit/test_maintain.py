@@ -29,9 +29,10 @@ from floeplan.errors import InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import PREFIX, live_claims
 from floeplan.fleet.policy import Policy
 from floeplan.fleet.policy_file import parse_policy
+from floeplan.fleet.ranking import ranked
 from floeplan.fleet.records import read_history, record
 from floeplan.fleet.report import MaintainResult, Status, WorkReport, prometheus_text
-from floeplan.fleet.run import MaintainOptions, ranked, run_maintenance
+from floeplan.fleet.run import MaintainOptions, run_maintenance
 from floeplan.maintenance.doctor import doctor
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.candidates import still_written

@@ -135,6 +135,13 @@ TrustListsOption = Annotated[
         "--trust-lists", help="Continue if a manifest list has fewer files than its snapshot summary reports."
     ),
 ]
+LateDeletesOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-late-equality-deletes",
+        help="Move rows to another spec even if a writer recently added equality deletes under the old one.",
+    ),
+]
 
 
 class Result(Protocol):

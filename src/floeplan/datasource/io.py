@@ -27,7 +27,7 @@ from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 
 from floeplan.catalog import connect, load_table
 from floeplan.dml.commit import ChangeBuilder, commit_changes, discard_on_failure
-from floeplan.dml.overwrite import replace_matching
+from floeplan.dml.overwrite import plan_replacement, replace_matching
 from floeplan.dml.target import Command, resolve
 from floeplan.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
 from floeplan.metadata.manifests.entries import EntriesTable
@@ -46,7 +46,7 @@ from floeplan.write.target import WriteTarget
 NAME = "floeplan"
 STREAM_OPTIONS = ("start-snapshot-id", "streaming-skip-overwrite-snapshots", "query-id")
 _READ_OPTIONS = ("table", "path", "catalog", "where", "columns", "snapshot-id", "ref")
-_OPTIONS = (*_READ_OPTIONS, "branch", "overwrite-where", "trust-lists")
+_OPTIONS = (*_READ_OPTIONS, "branch", "overwrite-where", "trust-lists", "allow-late-equality-deletes")
 
 QUERY_ID, BATCH_ID = "floeplan.stream-query-id", "floeplan.stream-batch-id"
 _SKIP = "streaming-skip-overwrite-snapshots"
@@ -167,8 +167,13 @@ class FloeplanWriter(spark.DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the files of all tasks, as an append or an overwrite."""
         command = Command.OVERWRITE if self._overwrite else Command.APPEND
-        trust = self._options.flag("trust-lists")
-        target = resolve(self._options.table(), command, branch=self._options.get("branch"), trust_lists=trust)
+        target = resolve(
+            self._options.table(),
+            command,
+            branch=self._options.get("branch"),
+            trust_lists=self._options.flag("trust-lists"),
+            allow_late_equality_deletes=self._options.flag("allow-late-equality-deletes"),
+        )
         changes = ChangeBuilder()
         conflict_filter: IrExpr = TRUE
         with discard_on_failure(changes, target):
@@ -176,7 +181,9 @@ class FloeplanWriter(spark.DataSourceArrowWriter):
                 changes.insert(entries)
             if self._overwrite:
                 where = self._options.get("overwrite-where") or TRUE
-                conflict_filter = replace_matching(target, where, changes, None, True)
+                plan = plan_replacement(target, where)
+                replace_matching(target, where, plan, changes)
+                conflict_filter = plan.compiled.predicate
         commit_changes(target, changes, conflict_filter=conflict_filter)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -7,8 +7,8 @@ Filters are given as the option ``where``. The source does not implement ``pushF
 the same DataFrame reuses the filtered partitions, and loses rows.
 
 Options: ``table`` (or the path of ``load``), ``catalog`` and ``catalog.<property>``, ``where``, ``columns``,
-``snapshot-id``, ``ref``; for writing ``branch``, ``overwrite-where`` and ``trust-lists``; for streams see
-``floeplan.datasource.io``.
+``snapshot-id``, ``ref``; for writing ``branch``, ``overwrite-where``, ``trust-lists`` and
+``allow-late-equality-deletes``; for streams see ``floeplan.datasource.io``.
 
 Spark imports this module whenever it looks up data sources, so heavy modules are imported where they are used.
 """

@@ -1,4 +1,4 @@
-"""Row-level changes: append, delete, update, merge and overwrite, each committed as one snapshot.
+"""Row-level changes: append, delete, update, merge, overwrite and cherry-pick, each committed as one snapshot.
 
 Rule: a command plans the files that may hold matching rows with the scan planner, removes files of which every row
 matches by metadata alone, and changes the rows of the others in tasks, by copy-on-write or merge-on-read. New rows are
@@ -13,6 +13,7 @@ Modules in reading order:
 - ``delete_update``: ``delete`` and ``update``; planning and running, which other commands share.
 - ``append``, ``overwrite``: ``append``, and ``overwrite`` by predicate or by partition.
 - ``merge``: ``merge``, in a sub-package.
+- ``cherry_pick``: the changes of a snapshot committed to another branch.
 - ``target``: the table, branch, mode and isolation level of a command.
 - ``row_task``: which rows of a file change, and the task that changes them.
 - ``assign``: SET and VALUES, the statement timestamp, and conditions with subqueries.

@@ -5,7 +5,8 @@ rows can be counted from metadata: it has no deletes, or a single deletion vecto
 what only Spark can evaluate is evaluated by Spark, and its rows are changed the same way.
 
 Fail-safe: without a Spark session, an expression that Arrow cannot evaluate exactly is an error and nothing is done. So
-is a manifest list that may be truncated, unless ``trust_lists`` is set.
+is a manifest list that may be truncated, unless ``trust_lists`` is set, and rows that would leave the spec of a live
+writer of equality deletes, unless ``allow_late_equality_deletes`` is set.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from floeplan.tasks.runner import run_tasks
 from floeplan.text import parse_count
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
+from floeplan.transaction.equality_writers import find_live_writer, refuse_live_writers
 from floeplan.vectors import Mask
 from floeplan.write.data_files import FileTask
 from floeplan.write.target import WriteTarget
@@ -71,6 +73,7 @@ def delete(
     isolation: IsolationLevel | str | None = None,
     case_sensitive: bool = True,
     trust_lists: bool = False,
+    allow_late_equality_deletes: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
     catalog: str | Catalog | None = None,
@@ -86,6 +89,8 @@ def delete(
         isolation: ``serializable`` or ``snapshot``; the table's ``write.delete.isolation-level`` when not given.
         case_sensitive: Whether column names must match exactly.
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
+        allow_late_equality_deletes: Move rows to the default spec even when a writer may go on adding equality deletes
+            under their old one.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
         catalog: A PyIceberg catalog or the name of one, for a table given by name.
@@ -94,7 +99,14 @@ def delete(
         The result; ``snapshot_id`` is ``None`` when no row matched and nothing was committed.
     """
     target = resolve(
-        table, Command.DELETE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists, catalog=catalog
+        table,
+        Command.DELETE,
+        branch=branch,
+        mode=mode,
+        isolation=isolation,
+        trust_lists=trust_lists,
+        allow_late_equality_deletes=allow_late_equality_deletes,
+        catalog=catalog,
     )
     where = with_timestamp(where, statement_timestamp())
     return _change(target, where, None, spark, case_sensitive, summary, options)
@@ -111,6 +123,7 @@ def update(
     isolation: IsolationLevel | str | None = None,
     case_sensitive: bool = True,
     trust_lists: bool = False,
+    allow_late_equality_deletes: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
     catalog: str | Catalog | None = None,
@@ -127,12 +140,21 @@ def update(
         isolation: ``serializable`` or ``snapshot``; the table's ``write.update.isolation-level`` when not given.
         case_sensitive: Whether column names must match exactly.
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
+        allow_late_equality_deletes: Move rows to the default spec even when a writer may go on adding equality deletes
+            under their old one.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
         catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
     target = resolve(
-        table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists, catalog=catalog
+        table,
+        Command.UPDATE,
+        branch=branch,
+        mode=mode,
+        isolation=isolation,
+        trust_lists=trust_lists,
+        allow_late_equality_deletes=allow_late_equality_deletes,
+        catalog=catalog,
     )
     timestamp = statement_timestamp()
     where = with_timestamp(where, timestamp)
@@ -154,10 +176,12 @@ def _change(
     implied = where.implied if isinstance(where, SubqueryCondition) else where
     plan = plan_rows(target, implied, spark, case_sensitive)
     changes = ChangeBuilder(planned=plan.files)
-    proven = np.zeros(len(plan.files), dtype=np.bool_)
+    whole = np.zeros(len(plan.files), dtype=np.bool_)
     # Updated rows are read, and files are planned with what a condition with subqueries implies, which is not enough.
     if assignments is None and implied is where:
-        proven = drop_proven(plan.files, changes)
+        whole = plan.files.states == TriState.TRUE
+    refuse_moves(target, plan.files, ~whole, updates=assignments is not None)
+    proven = drop_files(plan.files, whole, changes)
     with discard_on_failure(changes, target):
         change_matching(target, where, plan, file_tasks(plan.files, ~proven), changes, spark, assignments)
     conflict_filter, level = plan.compiled.predicate, target.isolation
@@ -199,9 +223,30 @@ def plan_rows(
     return plan
 
 
-def drop_proven(files: PlannedFiles, changes: ChangeBuilder) -> Mask:
-    """Remove files of which every row matches, where metadata suffices; returns which."""
-    return drop_files(files, files.states == TriState.TRUE, changes)
+def refuse_moves(target: DmlTarget, files: PlannedFiles, changed: Mask, *, updates: bool) -> None:
+    """Refuse to write rows of changed files under the default spec while a writer adds equality deletes under theirs.
+
+    Rows are written when they are updated and, by copy-on-write, when they stay in a file of which others are deleted.
+
+    Args:
+        target: The table, the command and its mode.
+        files: The planned files.
+        changed: The files of which rows change but not all are deleted.
+        updates: Whether rows are updated, or only deleted.
+
+    Raises:
+        UnsupportedError: There is a live writer of equality deletes under the spec of a changed file.
+    """
+    default = target.table.metadata.default_spec_id
+    specs = np.unique(files.entries.spec_id[changed]).tolist() if updates or target.copies else []
+    if target.allow_late_equality_deletes or not set(specs) - {default}:
+        return
+    writer = find_live_writer(target.table.metadata, target.snapshot, target.table.io, specs, default)
+    if writer is not None:
+        fix = f"stop it, {target.command} and start it again"
+        # Format 1 has no equality deletes, so that merge-on-read is possible wherever there is such a writer.
+        instead = "" if updates else ", or use mode=merge-on-read, which leaves the other rows where they are"
+        refuse_live_writers([writer.warning(fix + instead)])
 
 
 def drop_files(files: PlannedFiles, whole: Mask, changes: ChangeBuilder) -> Mask:

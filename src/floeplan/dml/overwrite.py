@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 
 from floeplan.dml.append import write_rows
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
-from floeplan.dml.delete_update import change_matching, drop_files, drop_proven, file_tasks, plan_rows, run_decision
+from floeplan.dml.delete_update import change_matching, drop_files, file_tasks, plan_rows, refuse_moves, run_decision
 from floeplan.dml.row_task import Decision, RowChanges
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.errors import BadInputError
@@ -36,9 +36,11 @@ from floeplan.partition.key import partition_codes
 from floeplan.partition.recover import recover
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import PredicateSource
-from floeplan.predicate.ir import TRUE, Column, IrExpr
+from floeplan.predicate.ir import TRUE, Column
+from floeplan.predicate.stats import TriState
 from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
+from floeplan.scan.plan import ScanPlan
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
 from floeplan.vectors import Mask
@@ -61,6 +63,7 @@ def overwrite(
     isolation: IsolationLevel | str | None = None,
     case_sensitive: bool = True,
     trust_lists: bool = False,
+    allow_late_equality_deletes: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
     catalog: str | Catalog | None = None,
@@ -79,6 +82,8 @@ def overwrite(
         isolation: ``serializable`` or ``snapshot``; when not given, rows that others add concurrently are not checked.
         case_sensitive: Whether column names must match exactly.
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
+        allow_late_equality_deletes: Move rows to the default spec even when a writer may go on adding equality deletes
+            under their old one.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
         catalog: A PyIceberg catalog or the name of one, for a table given by name.
@@ -94,64 +99,124 @@ def overwrite(
         mode=mode,
         isolation=isolation,
         trust_lists=trust_lists,
+        allow_late_equality_deletes=allow_late_equality_deletes,
         catalog=catalog,
     )
-    changes = ChangeBuilder()
-    level = None if isolation is None else target.isolation
-    conflict_filter: IrExpr = TRUE
-    partitions = None
+    replaced: PredicateSource = TRUE if where is None else where
+    placed = PlacedFiles.of(target, same_spec_only, spark) if dynamic else None
+    plan = plan_replacement(target, replaced, spark, case_sensitive) if placed is None else placed.plan
+    changes, partitions = ChangeBuilder(), None
     with discard_on_failure(changes, target):
         for entries in write_rows(target, data, spark):
             changes.insert(entries)
-        if dynamic:
-            partitions = _replace_partitions(target, changes, same_spec_only, spark)
+        if placed is None:
+            replace_matching(target, replaced, plan, changes, spark)
         else:
-            conflict_filter = replace_matching(
-                target, conflict_filter if where is None else where, changes, spark, case_sensitive
-            )
+            partitions = placed.replace_partitions(target, changes, spark)
     return commit_changes(
         target,
         changes,
-        conflict_filter=conflict_filter,
+        conflict_filter=plan.compiled.predicate,
         partitions=partitions,
-        isolation=level,
+        isolation=None if isolation is None else target.isolation,
         summary=summary,
         options=options,
     )
 
 
-def replace_matching(
-    target: DmlTarget, where: PredicateSource, changes: ChangeBuilder, spark: SparkSession | None, case_sensitive: bool
-) -> IrExpr:
-    """Delete the matching rows, whole files by metadata; returns the compiled predicate, the rows to validate."""
+def plan_replacement(
+    target: DmlTarget, where: PredicateSource, spark: SparkSession | None = None, case_sensitive: bool = True
+) -> ScanPlan:
+    """Plan the files that may hold matching rows."""
     plan = plan_rows(target, where, spark, case_sensitive)
+    refuse_moves(target, plan.files, plan.files.states != TriState.TRUE, updates=False)
+    return plan
+
+
+def replace_matching(
+    target: DmlTarget,
+    where: PredicateSource,
+    plan: ScanPlan,
+    changes: ChangeBuilder,
+    spark: SparkSession | None = None,
+) -> None:
+    """Delete the matching rows, whole files by metadata."""
     changes.planned = plan.files
-    proven = drop_proven(plan.files, changes)
+    proven = drop_files(plan.files, plan.files.states == TriState.TRUE, changes)
     change_matching(target, where, plan, file_tasks(plan.files, ~proven), changes, spark)
-    return plan.compiled.predicate
-
-
-def _replace_partitions(
-    target: DmlTarget, changes: ChangeBuilder, same_spec_only: bool, spark: SparkSession | None
-) -> EntriesTable:
-    """Delete the rows in the partitions of the new files; returns the new entries, whose partitions to validate."""
-    metadata = target.table.metadata
-    union = UnionPartitionType.of_table(metadata)
-    new = concat_entries(changes.data, union)
-    plan = plan_rows(target, None, spark, recover=True)
-    files, spec_id = plan.files, metadata.default_spec_id
-    changes.planned = files
-    partitions = PartitionSet.of(union, new, spec_id)
-    considered = (files.entries.spec_id == spec_id) | (not same_spec_only)
-    whole, unknown = partitions.place_files(files.entries, source_types(metadata.schema(), metadata.schemas))
-    dropped = drop_files(files, whole & considered, changes)
-    chosen = file_tasks(files, (whole | unknown) & considered & ~dropped)
-    if chosen and len(new):
-        run_decision(target, chosen, InPartitions(target.schema, partitions), changes, spark)
-    return new
 
 
 # Dynamic overwrites: the partitions of the new rows, and the files and rows that lie in them.
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFiles:
+    """The files of a table with their partitions in the default spec.
+
+    Attributes:
+        plan: The plan of all files.
+        columns: Partition tuples in the default spec, by union field id.
+        known: Whether all rows of a file are known to lie in that partition.
+        considered: Whether the overwrite may replace rows of a file.
+    """
+
+    plan: ScanPlan
+    columns: Mapping[int, pa.Array]
+    known: Mask
+    considered: Mask
+
+    @classmethod
+    def of(cls, target: DmlTarget, same_spec_only: bool, spark: SparkSession | None) -> PlacedFiles:
+        """Plan all files and place them."""
+        metadata = target.table.metadata
+        union, sources = UnionPartitionType.of_table(metadata), source_types(metadata.schema(), metadata.schemas)
+        plan = plan_rows(target, None, spark, recover=True)
+        entries, spec_id = plan.files.entries, metadata.default_spec_id
+        columns, known = {}, np.ones(len(entries), dtype=np.bool_)
+        for field in _partition_fields(union, spec_id):
+            columns[field.column.field_id], proven = _partition_value(field, union, entries, sources)
+            known &= proven
+        considered = (entries.spec_id == spec_id) | (not same_spec_only)
+        refuse_moves(target, plan.files, ~known & considered, updates=False)
+        return cls(plan, columns, known, considered)
+
+    def replace_partitions(self, target: DmlTarget, changes: ChangeBuilder, spark: SparkSession | None) -> EntriesTable:
+        """Delete the rows in the partitions of the new files; returns the new entries, whose partitions to validate."""
+        files, metadata = self.plan.files, target.table.metadata
+        union = UnionPartitionType.of_table(metadata)
+        new = concat_entries(changes.data, union)
+        changes.planned = files
+        partitions = PartitionSet.of(union, new, metadata.default_spec_id)
+        whole = self.known & partitions.holds(self.columns, len(files)) & self.considered
+        dropped = drop_files(files, whole, changes)
+        chosen = file_tasks(files, (whole | (~self.known & self.considered)) & ~dropped)
+        if chosen and len(new):
+            run_decision(target, chosen, InPartitions(target.schema, partitions), changes, spark)
+        return new
+
+
+def _partition_fields(union: UnionPartitionType, spec_id: int) -> tuple[BoundField, ...]:
+    """The fields that make a partition tuple of a spec."""
+    return tuple(field for field in union.spec(spec_id).fields if not field.is_void)
+
+
+def _partition_value(
+    field: BoundField, union: UnionPartitionType, entries: EntriesTable, sources: SourceTypes
+) -> tuple[pa.Array, Mask]:
+    """The value of one partition field for each file, and where it is known: stored, or proven by bounds."""
+    key = field.column.field_id
+    having = [i for i in union.specs if any(key == other.column.field_id for other in _partition_fields(union, i))]
+    stored = np.isin(entries.spec_id, having)
+    source = Column(field.source_id, sources[field.source_id][0], (str(field.source_id),))
+    found = recover(field, file_stats(entries, [source]).columns.get(field.source_id), len(entries))
+    usable, values = found.recovered & ~found.is_null, found.values
+    if isinstance(values, np.ndarray):
+        values = number_array(values, usable)
+    else:
+        values = pc.if_else(pa.array(usable), values, pa.scalar(None, values.type))
+    type_ = partition_arrow_type(field.column.type)
+    of_entry = entries.array(partition_column(key)).cast(type_)
+    return pc.if_else(pa.array(stored), of_entry, values.cast(type_)), stored | found.recovered
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,44 +231,19 @@ class PartitionSet:
     @classmethod
     def of(cls, union: UnionPartitionType, entries: EntriesTable, spec_id: int) -> PartitionSet:
         """The partitions of files of one spec."""
-        keys = [field.column.field_id for field in union.spec(spec_id).fields if not field.is_void]
+        keys = [field.column.field_id for field in _partition_fields(union, spec_id)]
         return cls(union, spec_id, {key: entries.array(partition_column(key)) for key in keys}, len(entries))
 
     @property
     def fields(self) -> tuple[BoundField, ...]:
         """The fields that make a tuple."""
-        return tuple(field for field in self.union.spec(self.spec_id).fields if not field.is_void)
+        return _partition_fields(self.union, self.spec_id)
 
     def holds(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
         """Whether each tuple of the same fields is one of these partitions."""
         both = {key: pa.concat_arrays([column, columns[key].cast(column.type)]) for key, column in self.columns.items()}
         codes = partition_codes(self.union, np.full(self.count + rows, self.spec_id, dtype=np.int64), both)
         return np.isin(codes[self.count :], codes[: self.count])
-
-    def place_files(self, entries: EntriesTable, sources: SourceTypes) -> tuple[Mask, Mask]:
-        """For files of any spec, whether all their rows lie in the partitions, and whether that is unknown."""
-        columns, known = {}, np.ones(len(entries), dtype=np.bool_)
-        for field in self.fields:
-            columns[field.column.field_id], proven = self._values(field, entries, sources)
-            known &= proven
-        return known & self.holds(columns, len(entries)), ~known
-
-    def _values(self, field: BoundField, entries: EntriesTable, sources: SourceTypes) -> tuple[pa.Array, Mask]:
-        """The value of one partition field for each file, and where it is known: stored, or proven by bounds."""
-        key = field.column.field_id
-        specs = self.union.specs.items()
-        ids_of_spec = {i: [f.column.field_id for f in spec.fields if not f.is_void] for i, spec in specs}
-        stored = np.isin(entries.spec_id, [spec_id for spec_id, ids in ids_of_spec.items() if key in ids])
-        source = Column(field.source_id, sources[field.source_id][0], (str(field.source_id),))
-        found = recover(field, file_stats(entries, [source]).columns.get(field.source_id), len(entries))
-        usable, values = found.recovered & ~found.is_null, found.values
-        if isinstance(values, np.ndarray):
-            values = number_array(values, usable)
-        else:
-            values = pc.if_else(pa.array(usable), values, pa.scalar(None, values.type))
-        type_ = partition_arrow_type(field.column.type)
-        of_entry = entries.array(partition_column(key)).cast(type_)
-        return pc.if_else(pa.array(stored), of_entry, values.cast(type_)), stored | found.recovered
 
 
 @dataclass(frozen=True, slots=True)

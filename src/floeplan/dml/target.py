@@ -59,6 +59,8 @@ class DmlTarget:
     isolation: IsolationLevel
     trust_lists: bool = False
     """Whether to change rows even when the manifest list may be truncated."""
+    allow_late_equality_deletes: bool = False
+    """Whether to move rows out of a spec that has a live writer of equality deletes."""
 
     @property
     def snapshot_id(self) -> int | None:
@@ -89,6 +91,7 @@ def resolve(
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
     trust_lists: bool = False,
+    allow_late_equality_deletes: bool = False,
     catalog: str | Catalog | None = None,
 ) -> DmlTarget:
     """Load the newest table and resolve branch, mode and isolation level."""
@@ -121,6 +124,7 @@ def resolve(
         mode=chosen,
         isolation=_choose(IsolationLevel, isolation, level, IsolationLevel.SERIALIZABLE),
         trust_lists=trust_lists,
+        allow_late_equality_deletes=allow_late_equality_deletes,
     )
 
 

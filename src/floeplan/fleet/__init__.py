@@ -13,10 +13,10 @@ a table has not asked for.
 Modules in reading order:
 
 - ``policy``: settings by pattern, windows and budgets. ``policy_file``: reading them from TOML.
-- ``work``: the kinds of work, with their predictions and gains.
+- ``work``: the kinds of work and how their gains compare. ``planners``: predicting and doing each of them.
 - ``lease``: a lease on a table, and noticing other engines.
 - ``report``: results, and metrics for Prometheus. ``records``: the table of runs, and what is learned from it.
-- ``look``: one table. ``run``: ``fp.maintain``.
+- ``look``: one table. ``ranking``: what comes next, within the budget. ``run``: ``fp.maintain``.
 
 Imported by ``explorer`` and ``cli``.
 """

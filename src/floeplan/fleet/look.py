@@ -16,10 +16,11 @@ from pyiceberg.table.metadata import TableMetadata
 from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError
 from floeplan.fleet.lease import foreign_maintenance
+from floeplan.fleet.planners import predict
 from floeplan.fleet.policy import Settings
 from floeplan.fleet.records import History
 from floeplan.fleet.report import Facts, TableReport, WorkReport
-from floeplan.fleet.work import KINDS, STAGE, Context, predict
+from floeplan.fleet.work import KINDS, STAGE, Context
 from floeplan.maintenance.doctor import doctor
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES

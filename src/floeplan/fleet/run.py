@@ -2,7 +2,7 @@
 
 1. *Look* at the tables (``look``), in several threads. When time is limited, those come first that were not looked at
    for the longest time.
-2. *Rank* all work by expected gain per byte; repairs come before everything else.
+2. *Rank* all work by expected gain per byte (``ranking``); repairs come before everything else.
 3. *Work*: take the lease of the table, plan the work again on the table as it is then, and run it. Work that the budget
    does not allow is left, and a compaction is shortened to what it allows. The next run finds what is left by planning.
 4. *Record* the run in the table of runs.
@@ -20,7 +20,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,14 +30,16 @@ from floeplan.catalog import existing_catalog, list_tables, load_table
 from floeplan.errors import CommitConflictError, FloeplanError, InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import Lease, LeaseHeldError, foreign_maintenance
 from floeplan.fleet.look import look_at
+from floeplan.fleet.planners import execute, predict
 from floeplan.fleet.policy import Budget, Policy, matches_any
 from floeplan.fleet.policy_file import read_policy
+from floeplan.fleet.ranking import Queue, Spending
 from floeplan.fleet.records import History, read_history, record
-from floeplan.fleet.report import MaintainResult, Status, TableReport, WorkReport
-from floeplan.fleet.work import COMPACT, REPAIR_KIND, STAGE, YIELDING, Context, Work, execute, predict
+from floeplan.fleet.report import MaintainResult, Status, TableReport
+from floeplan.fleet.work import YIELDING, Context, Work
 from floeplan.rewrite.plan.model import RewriteInterruptedError
 from floeplan.tasks.runner import parallel_map
-from floeplan.text import counted, human_bytes, reason
+from floeplan.text import reason
 from floeplan.transaction.catalog_commit import CommitOptions
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 """Tables that are looked at concurrently; most of the time is spent waiting for the catalog and the store."""
-_LEAST_FILES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,27 +140,25 @@ def run_maintenance(
 
 @dataclass(slots=True)
 class _Run:
-    """One run; ``reports`` has the state of every table that was looked at."""
+    """One run: what it has found, done and spent."""
 
     options: MaintainOptions
     policy: Policy
     catalogs: Sequence[Catalog]
     spark: SparkSession | None
     run_id: str = field(init=False)
-    started: float = field(init=False)
+    spent: Spending = field(init=False)
+    queue: Queue = field(default_factory=Queue)
     homes: dict[str, Catalog] = field(default_factory=dict)
-    reports: dict[str, TableReport] = field(default_factory=dict)
     history: History = field(default_factory=History)
     lease: Lease | None = None
-    spent_bytes: int = 0
-    spent_files: int = 0
     listed: list[str] = field(default_factory=list)
     not_looked_at: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.run_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.started = time.monotonic()
+        self.spent = Spending(self.policy.budget)
 
     def run(self) -> MaintainResult:
         """Look, work, record."""
@@ -214,13 +212,13 @@ class _Run:
 
         def in_time() -> Iterator[str]:
             for name in waiting:
-                if self._time_is_up():
+                if self.spent.time_is_up():
                     self.not_looked_at += [name, *waiting]
                     return
                 yield name
 
         for report in parallel_map(self._look_at, in_time(), min(_THREADS, len(names))):
-            self.reports[report.table] = report
+            self.queue.reports[report.table] = report
 
     def _look_at(self, name: str) -> TableReport:
         settings, rules = self.policy.settings(name)
@@ -243,62 +241,29 @@ class _Run:
     def _reports(self) -> str:
         return self.policy.reports or default_reports()
 
-    # --- ranking
+    # --- choosing
 
     def _hold_back(self) -> None:
         """Leave work outside its windows, and work that another engine does."""
-        for name, report in self.reports.items():
+        for name, report in self.queue.reports.items():
             if self._in_window(name) and report.foreign is not None:
-                self._mark_all(name, Status.YIELDED, report.foreign, YIELDING)
+                self.queue.mark_all(name, Status.YIELDED, report.foreign, YIELDING)
 
     def _in_window(self, name: str) -> bool:
         """Whether work on a table may run now; if not, it is left."""
-        settings = self.reports[name].settings
+        settings = self.queue.reports[name].settings
         if settings.in_window(datetime.fromtimestamp(self.options.clock(), UTC)):
             return True
         windows = ", ".join(window.text for window in settings.windows)
-        self._mark_all(name, Status.LEFT, f"outside its windows ({windows})")
+        self.queue.mark_all(name, Status.LEFT, f"outside its windows ({windows})")
         return False
 
     def _next(self) -> tuple[str, int] | None:
         """The most valuable work that may run now."""
-        if self._time_is_up():
-            for name in self.reports:
-                self._mark_all(name, Status.LEFT, "the time of the run is spent")
-        waiting = [(name, at) for name in self.reports for at in self._planned(name)]
-        ready = [(name, at) for name, at in waiting if self._is_ready(name, at)]
-        if waiting and not ready:  # tables that wait for each other
-            for name, _ in waiting:
-                self._mark_all(name, Status.LEFT, "it waits for a table that waits for it")
-        return max(ready, key=self._rank, default=None)
-
-    def _rank(self, one: tuple[str, int]) -> tuple[bool, float, str]:
-        report = self.reports[one[0]].work[one[1]]
-        return report.work.kind == REPAIR_KIND, report.score, one[0]
-
-    def _planned(self, name: str) -> list[int]:
-        return [at for at, one in enumerate(self.reports[name].work) if one.status is Status.PLANNED]
-
-    def _is_ready(self, name: str, at: int) -> bool:
-        """Whether no earlier work of the table and no table that comes first is waiting."""
-        report = self.reports[name]
-        stage = STAGE[report.work[at].work.kind]
-        if any(STAGE[report.work[other].work.kind] < stage for other in self._planned(name)):
-            return False
-        return not any(self._planned(other) for other in self._first(name))
-
-    def _time_is_up(self) -> bool:
-        minutes = self.policy.budget.minutes
-        return minutes is not None and time.monotonic() - self.started >= minutes * 60
-
-    def _mark(self, name: str, at: int, **changes: object) -> None:
-        report = self.reports[name]
-        self.reports[name] = report.with_work(at, replace(report.work[at], **changes))  # type: ignore[arg-type]
-
-    def _mark_all(self, name: str, status: Status, why: str, kinds: Sequence[str] | None = None) -> None:
-        for at in self._planned(name):
-            if kinds is None or self.reports[name].work[at].work.kind in kinds:
-                self._mark(name, at, status=status, why=why)
+        if self.spent.time_is_up():
+            for name in self.queue.reports:
+                self.queue.mark_all(name, Status.LEFT, "the time of the run is spent")
+        return self.queue.next()
 
     # --- working
 
@@ -306,13 +271,13 @@ class _Run:
         """Do one piece of work, or mark why it is not done."""
         if not self._in_window(name):
             return
-        failed = [one for one in self._first(name) if self._has_failed(one)]
+        failed = [one for one in self.queue.first(name) if self.queue.has_failed(one)]
         if failed:
-            self._mark_all(name, Status.LEFT, f"work on {failed[0]} comes first, and failed")
+            self.queue.mark_all(name, Status.LEFT, f"work on {failed[0]} comes first, and failed")
             return
-        limit = self._limit(self.reports[name].work[at].work)
+        limit = self.spent.limit(self.queue.reports[name].work[at].work)
         if limit == 0:
-            self._mark(name, at, status=Status.LEFT, why=self._budget_text())
+            self.queue.mark(name, at, status=Status.LEFT, why=self.spent.text())
             return
         began = time.monotonic()
         try:
@@ -320,21 +285,21 @@ class _Run:
             self.options.commit.step("leased")
             self._work(name, at, lease, limit)
         except LeaseHeldError as held:
-            self._mark_all(name, Status.BUSY, held.message)
+            self.queue.mark_all(name, Status.BUSY, held.message)
         except CommitConflictError as conflict:
-            self._mark(name, at, status=Status.CONFLICT, why=conflict.message)
+            self.queue.mark(name, at, status=Status.CONFLICT, why=conflict.message)
         except RewriteInterruptedError:
-            self._mark(name, at, status=Status.LEFT, why="interrupted")
+            self.queue.mark(name, at, status=Status.LEFT, why="interrupted")
             raise
         except FloeplanError as error:
-            self._mark(name, at, status=Status.FAILED, why=error.message)
+            self.queue.mark(name, at, status=Status.FAILED, why=error.message)
         except Exception as error:
-            self._mark(name, at, status=Status.FAILED, why=reason(error))
-        self._mark(name, at, seconds=time.monotonic() - began)
+            self.queue.mark(name, at, status=Status.FAILED, why=reason(error))
+        self.queue.mark(name, at, seconds=time.monotonic() - began)
 
     def _work(self, name: str, at: int, lease: Lease, limit: int | None) -> None:
-        planned = self.reports[name].work[at]
-        settings, now_s = self.reports[name].settings, self.options.clock()
+        planned = self.queue.reports[name].work[at]
+        settings, now_s = self.queue.reports[name].settings, self.options.clock()
         # Other writers may have committed since the table was looked at.
         table = load_table(name, self.homes[name])
         context = Context(
@@ -351,67 +316,36 @@ class _Run:
         )
         foreign = foreign_maintenance(table.metadata, now_s, settings.yield_for)
         if foreign is not None and planned.work.kind in YIELDING:
-            self._mark_all(name, Status.YIELDED, foreign, YIELDING)
+            self.queue.mark_all(name, Status.YIELDED, foreign, YIELDING)
             return
         work, context = self._fitting(context, planned.work.kind)
         if work is None:
-            status, why = (Status.NOT_NEEDED, "done since") if limit is None else (Status.LEFT, self._budget_text())
-            self._mark(name, at, status=status, why=why)
+            status, why = (Status.NOT_NEEDED, "done since") if limit is None else (Status.LEFT, self.spent.text())
+            self.queue.mark(name, at, status=status, why=why)
             return
         self.options.commit.step("planned")
         with lease.kept():
             achieved, why = execute(context, work)
         self.options.commit.step("worked")
         if not any(achieved.values()) and not why:
-            self._mark(name, at, work=work, status=Status.NOT_NEEDED, why="another writer has changed the files")
+            self.queue.mark(name, at, work=work, status=Status.NOT_NEEDED, why="another writer has changed the files")
             return
-        self.spent_bytes += achieved["bytes"]
-        self.spent_files += achieved["files"] if achieved["bytes"] else 0
+        self.spent.add(achieved)
         status = Status.FAILED if why else Status.DONE if context.max_files is None else Status.PARTIAL
-        why = why or (self._budget_text() if status is Status.PARTIAL else "")
+        why = why or (self.spent.text() if status is Status.PARTIAL else "")
         if lease.is_lost:  # what was committed is valid, but another run may have done the same work
             why = why or "the lease expired during the work"
-        self._mark(name, at, work=work, status=status, why=why, achieved=achieved)
+        self.queue.mark(name, at, work=work, status=status, why=why, achieved=achieved)
 
     def _fitting(self, context: Context, kind: str) -> tuple[Work | None, Context]:
         """The work as it is planned now, within the budget: files are left out until it fits."""
         while True:
             work = predict(context, kind)
-            if work is None or (limit := self._limit(work)) is None:
+            if work is None or (limit := self.spent.limit(work)) is None:
                 return work, context
             if limit == 0:
                 return None, context
             context = replace(context, max_files=min(limit, work.files - 1))
-
-    def _limit(self, work: Work) -> int | None:
-        """How many of its files the budget allows: ``None`` for all, 0 if the work cannot be shortened to that."""
-        budget = self.policy.budget
-        shares = [
-            max(0, limit - spent) / needed
-            for limit, spent, needed in (
-                (budget.bytes, self.spent_bytes, work.bytes),
-                (budget.files, self.spent_files, work.files if work.bytes else 0),
-            )
-            if limit is not None and needed
-        ]
-        share = min(shares, default=1.0)
-        if share >= 1.0:
-            return None
-        files = int(work.files * share)
-        return files if work.kind == COMPACT and files >= _LEAST_FILES else 0
-
-    def _budget_text(self) -> str:
-        budget = self.policy.budget
-        parts = [f"{human_bytes(budget.bytes)}"] if budget.bytes is not None else []
-        parts += [counted(budget.files, "file")] if budget.files is not None else []
-        return f"the budget of {' and '.join(parts)} is spent"
-
-    def _first(self, name: str) -> list[str]:
-        after = self.reports[name].settings.after
-        return [other for other in self.reports if other != name and matches_any(other, after)] if after else []
-
-    def _has_failed(self, name: str) -> bool:
-        return any(one.status in (Status.FAILED, Status.CONFLICT) for one in self.reports[name].work)
 
     def _take(self, name: str) -> Lease:
         """The lease of a table; it is kept while the next work is on the same table."""
@@ -432,7 +366,7 @@ class _Run:
     # --- reporting
 
     def _record(self, result: MaintainResult) -> None:
-        if self.policy.runs is None or not self.reports:
+        if self.policy.runs is None or not self.queue.reports:
             return
         for attempt in (1, 2):
             try:
@@ -446,33 +380,12 @@ class _Run:
     def _result(self) -> MaintainResult:
         return MaintainResult(
             self.run_id,
-            tuple(self.reports[name] for name in sorted(self.reports)),
-            self.spent_bytes,
-            self.spent_files,
-            time.monotonic() - self.started,
+            tuple(self.queue.reports[name] for name in sorted(self.queue.reports)),
+            self.spent.bytes,
+            self.spent.files,
+            self.spent.seconds,
             tuple(self.not_looked_at),
             self.options.dry_run,
             self.policy.runs,
             tuple(self.notes),
         )
-
-
-def ranked(reports: Sequence[TableReport]) -> list[tuple[str, WorkReport]]:
-    """All work of some tables in the order in which a run does it, if no table waits for another."""
-
-    def priority(one: WorkReport, table: int) -> tuple[bool, float, int]:
-        return one.work.kind != REPAIR_KIND, -one.score, table
-
-    # The work of a table in its own order; what comes first of all is the best of the first ones.
-    waiting = [sorted(report.work, key=lambda one: (-STAGE[one.work.kind], one.score)) for report in reports]
-    heads = [priority(work[-1], table) for table, work in enumerate(waiting) if work]
-    heapify(heads)
-    done = list[tuple[str, WorkReport]]()
-    while heads:
-        table = heads[0][2]
-        done.append((reports[table].table, waiting[table].pop()))
-        if waiting[table]:
-            heapreplace(heads, priority(waiting[table][-1], table))
-        else:
-            heappop(heads)
-    return done

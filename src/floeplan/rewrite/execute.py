@@ -26,7 +26,6 @@ from floeplan.catalog import load_table, refreshed, require_writable
 from floeplan.errors import FloeplanError
 from floeplan.predicate.compile import PredicateSource
 from floeplan.rewrite.commit_groups import CommitManager, CommittedGroups
-from floeplan.rewrite.plan.equality_writers import refuse_live_writers
 from floeplan.rewrite.plan.model import (
     GroupFailure,
     RewriteDataFilesPlanningResult,
@@ -51,6 +50,7 @@ from floeplan.transaction.change import (
 )
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.dangling import dangling_deletes, dangling_deletes_of_one_file
+from floeplan.transaction.equality_writers import refuse_live_writers
 from floeplan.write.metrics import remove_written_files
 
 if TYPE_CHECKING:

@@ -130,8 +130,9 @@ class SparkOnDemand:
         if self.session is None:
             try:
                 return change(None)
-            except UnsupportedError:
-                if self._url is None:
+            except UnsupportedError as error:
+                # Another kind is a refusal, which Spark does not change.
+                if self._url is None or error.kind != UnsupportedError.default_kind:
                     raise
         session = self.needed("this statement")
         with spark_errors_translated():

@@ -285,6 +285,13 @@ def _set_current_snapshot(table: Table, arguments: Arguments, _: SparkSession | 
     return _moved(table, lambda: refs.set_current(table, target))
 
 
+def _cherrypick_snapshot(table: Table, arguments: Arguments, _: SparkSession | None) -> Rows:
+    from floeplan.dml.cherry_pick import cherry_pick
+
+    picked = cherry_pick(table, _required(arguments, "snapshot_id", int))
+    return [(picked.source_snapshot_id, picked.snapshot_id)]
+
+
 def _fast_forward(table: Table, arguments: Arguments, _: SparkSession | None) -> Rows:
     branch, to = _required(arguments, "branch", str), _required(arguments, "to", str)
     before = branch_head(table.metadata, branch)
@@ -331,6 +338,9 @@ PROCEDURES = {
     "rollback_to_snapshot": _Procedure(("snapshot_id",), (), _SNAPSHOTS, _rollback_to_snapshot),
     "rollback_to_timestamp": _Procedure(("timestamp",), (), _SNAPSHOTS, _rollback_to_timestamp),
     "set_current_snapshot": _Procedure(("snapshot_id", "ref"), (), _SNAPSHOTS, _set_current_snapshot),
+    "cherrypick_snapshot": _Procedure(
+        ("snapshot_id",), (), ("source_snapshot_id", "current_snapshot_id"), _cherrypick_snapshot
+    ),
     "fast_forward": _Procedure(("branch", "to"), (), ("branch_updated", "previous_ref", "updated_ref"), _fast_forward),
     "ancestors_of": _Procedure(("snapshot_id",), (), ("snapshot_id", "timestamp"), _ancestors_of),
 }

@@ -59,6 +59,8 @@ class StatementOptions:
         mode: ``copy-on-write`` or ``merge-on-read``; overrides the table's properties.
         isolation: ``serializable`` or ``snapshot``; overrides the table's properties.
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
+        allow_late_equality_deletes: Move rows to the default spec even when a writer may go on adding equality deletes
+            under their old one.
     """
 
     catalog: str | Catalog | None = None
@@ -66,6 +68,7 @@ class StatementOptions:
     mode: str | None = None
     isolation: str | None = None
     trust_lists: bool = False
+    allow_late_equality_deletes: bool = False
 
     def refuse(self, statement: str, *names: str) -> None:
         """Raise if an option is set that a statement does not have."""
@@ -83,6 +86,7 @@ class StatementOptions:
             "isolation": self.isolation,
             "case_sensitive": False,
             "trust_lists": self.trust_lists,
+            "allow_late_equality_deletes": self.allow_late_equality_deletes,
         }
 
 
@@ -98,6 +102,7 @@ def sql(
     mode: str | None = None,
     isolation: str | None = None,
     trust_lists: bool = False,
+    allow_late_equality_deletes: bool = False,
 ) -> DataFrame | StatementResult:
     """Run one statement in Spark's dialect: ``fp.sql(statement, spark=spark)`` or ``fp.sql(spark, statement)``.
 
@@ -116,6 +121,8 @@ def sql(
         mode: ``copy-on-write`` or ``merge-on-read``; by default from the table's properties.
         isolation: ``serializable`` or ``snapshot``; by default from the table's properties.
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
+        allow_late_equality_deletes: Move rows to the default spec even when a writer may go on adding equality deletes
+            under their old one.
 
     Raises:
         BadInputError: The statement is of another kind, or cannot be parsed or analysed.
@@ -124,7 +131,7 @@ def sql(
     if len(texts) != 1:
         raise BadInputError("fp.sql takes one statement: fp.sql(statement, spark=spark) or fp.sql(spark, statement)")
     session = spark if first is None or isinstance(first, str) else first
-    options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
+    options = StatementOptions(catalog, branch, mode, isolation, trust_lists, allow_late_equality_deletes)
     if session is None and is_query(texts[0]):
         session = active_session()
     return run_text(texts[0], SparkOnDemand(session), options)

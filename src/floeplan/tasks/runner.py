@@ -38,6 +38,7 @@ from floeplan.errors import FloeplanError
 from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import ArrowTask, for_each_number
 from floeplan.text import reason
+from floeplan.transaction.catalog_commit import delay_interrupt
 from floeplan.vectors import Floats
 
 if TYPE_CHECKING:
@@ -107,15 +108,13 @@ class LocalThreads:
             except BaseException as error:
                 outcomes[number] = TaskOutcome(error=error)
 
-        pool = ThreadPoolExecutor(len(batches), "floeplan-task")
         try:
-            for number, batch in enumerate(batches):
-                pool.submit(run, number, batch)
-            pool.shutdown(wait=True)
+            # Threads cannot be interrupted, and a pool does not wait for a thread whose start is interrupted.
+            with delay_interrupt(), ThreadPoolExecutor(len(batches), "floeplan-task") as pool:
+                for number, batch in enumerate(batches):
+                    pool.submit(run, number, batch)
         except KeyboardInterrupt as interrupt:
-            # Threads cannot be interrupted. When they are done, what they have written is discarded.
-            pool.shutdown(wait=True, cancel_futures=True)
-            return [TaskOutcome(error=interrupt), *outcomes.values()]
+            return [TaskOutcome(error=interrupt), *outcomes.values()]  # what the tasks have written is discarded
         return [outcomes[number] for number in range(len(batches))]
 
 
@@ -217,9 +216,11 @@ def run_jobs(
         return [(job[number], outcome) for batch in outcomes for number, outcome in batch]
 
     with ThreadPoolExecutor(1 if spark is None else concurrent_jobs, "floeplan-job") as pool:
-        running = [pool.submit(run, job) for job in jobs]
+        running = list[Future[JobOutcomes[Descriptor, Result]]]()
         delivered = set[Future[JobOutcomes[Descriptor, Result]]]()
         try:
+            with delay_interrupt():  # a job that has begun is known
+                running += [pool.submit(run, job) for job in jobs]
             for future in as_completed(running):
                 delivered.add(future)
                 yield future.result()

@@ -19,6 +19,7 @@ Modules in reading order:
 - ``commit``: ``commit_change``, from the change to the committed snapshot.
 - ``catalog_commit``: ``CatalogCommit``, retries and the commit state check; ``CommitOptions``.
 - ``validation``: the snapshots committed since planning, and the conflict checks against them.
+- ``equality_writers``: live writers of equality deletes that rows must not be moved away from.
 - ``producer``: manifests, manifest list, snapshot and snapshot summary of a change.
 - ``manifests``: writing manifests per spec, merging small ones; ``group_files_by_spec``, ``find_compatible_schema``.
 - ``filter_manifests``: removing files from the manifests that hold them; ``dangling``: delete files that apply to no

@@ -98,12 +98,13 @@ def drop_tag(table: Table, name: str, *, dry_run: bool = False, options: CommitO
 
 
 def fast_forward(
-    table: Table, branch: str, to: str, *, dry_run: bool = False, options: CommitOptions | None = None
+    table: Table, branch: str, to: str | int, *, dry_run: bool = False, options: CommitOptions | None = None
 ) -> Table:
-    """Move a branch forward to the snapshot of another ref, of which its head must be an ancestor."""
+    """Move a branch forward to the snapshot of another ref, or to a snapshot; its head must be an ancestor of it."""
 
     def decide(now: TableMetadata) -> SnapshotRef:
-        target, head = _existing(now, to).snapshot_id, branch_head(now, branch)
+        target = _snapshot_id(now, to) if isinstance(to, int) else _existing(now, to).snapshot_id
+        head = branch_head(now, branch)
         if head is not None and head not in _lineage(now, target):
             raise BadInputError(
                 f"cannot fast-forward {branch} to {to}: snapshot {head} is not an ancestor of {target}",

@@ -145,6 +145,7 @@ def delete(
     mode: ModeOption = None,
     isolation: IsolationOption = None,
     trust_lists: common.TrustListsOption = False,
+    allow_late_equality_deletes: common.LateDeletesOption = False,
     dry_run: FilesDryRunOption = False,
     case_insensitive: common.CaseOption = False,
     spark: common.SparkOption = None,
@@ -159,7 +160,7 @@ def delete(
     from floeplan.dml.target import Command, resolve
 
     target = common.writable_table(table, catalog)
-    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
+    options = _change_options(branch, mode, isolation, trust_lists, allow_late_equality_deletes)
     exact = not case_insensitive
     if dry_run:
         planned = _dry_run(resolve(target, Command.DELETE, **options), where, None, exact)
@@ -180,6 +181,7 @@ def update(
     mode: ModeOption = None,
     isolation: IsolationOption = None,
     trust_lists: common.TrustListsOption = False,
+    allow_late_equality_deletes: common.LateDeletesOption = False,
     dry_run: FilesDryRunOption = False,
     case_insensitive: common.CaseOption = False,
     spark: common.SparkOption = None,
@@ -196,7 +198,7 @@ def update(
 
     assigned = parse_assignments(", ".join(set_), "--set")
     target = common.writable_table(table, catalog)
-    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
+    options = _change_options(branch, mode, isolation, trust_lists, allow_late_equality_deletes)
     exact = not case_insensitive
     if dry_run:
         planned = _dry_run(resolve(target, Command.UPDATE, **options), where, assigned, exact)
@@ -222,6 +224,7 @@ def merge(
     mode: ModeOption = None,
     isolation: IsolationOption = None,
     trust_lists: common.TrustListsOption = False,
+    allow_late_equality_deletes: common.LateDeletesOption = False,
     dry_run: FilesDryRunOption = False,
     case_insensitive: common.CaseOption = False,
     spark: common.SparkOption = None,
@@ -243,7 +246,7 @@ def merge(
     clauses = (when_matched_update, when_matched_delete, when_not_matched_insert, *by_source)
     if all(clause is None for clause in clauses):
         raise InvalidOptionError("merge needs at least one --when-… option; see 'floeplan merge --help'")
-    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
+    options = _change_options(branch, mode, isolation, trust_lists, allow_late_equality_deletes)
     options |= {"target_alias": "target", "source_alias": "source"}
     opened = common.spark_for(spark)
     with common.spinner("merging"):
@@ -272,6 +275,14 @@ def merge(
         common.show(planned, draw_dry_run, as_json=json)
     else:
         common.show(result, draw_change, as_json=json)
+
+
+def _change_options(
+    branch: str | None, mode: str | None, isolation: str | None, trust: bool, late: bool
+) -> dict[str, Any]:
+    """The arguments that ``delete``, ``update`` and ``merge`` share."""
+    checks = {"trust_lists": trust, "allow_late_equality_deletes": late}
+    return {"branch": branch, "mode": mode, "isolation": isolation, **checks}
 
 
 def _values(text: str | None, what: str) -> dict[str, object] | None:
@@ -311,6 +322,7 @@ def sql(
     mode: ModeOption = None,
     isolation: IsolationOption = None,
     trust_lists: common.TrustListsOption = False,
+    allow_late_equality_deletes: common.LateDeletesOption = False,
     spark: common.SparkOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
@@ -322,7 +334,7 @@ def sql(
     from floeplan.sql_text.run import StatementOptions, StatementResult, run_text
 
     with common.spinner("running"):
-        options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
+        options = StatementOptions(catalog, branch, mode, isolation, trust_lists, allow_late_equality_deletes)
         result = run_text(statement, common.spark_for(spark), options)
         if isinstance(result, StatementResult):
             common.show(result, draw_statement, as_json=json)
@@ -382,19 +394,19 @@ def _dry_run(target: DmlTarget, where: str, assigned: dict[str, object] | None, 
 
     Rows of files that must be read are reported as such, not estimated.
     """
-    import numpy as np
-
     from floeplan.dml.assign import compile_assignments
     from floeplan.dml.commit import ChangeBuilder
-    from floeplan.dml.delete_update import drop_proven, plan_rows
+    from floeplan.dml.delete_update import drop_files, plan_rows, refuse_moves
     from floeplan.predicate.names import Names
+    from floeplan.predicate.stats import TriState
 
     if assigned is not None:
         compile_assignments(assigned, target.schema, Names(target.schema, case_sensitive))
     plan = plan_rows(target, where, None, case_sensitive)
     # A delete drops a file of which all rows match. An update reads it, because its rows get new values.
-    changes = ChangeBuilder()
-    proven = drop_proven(plan.files, changes) if assigned is None else np.zeros(len(plan.files), dtype=np.bool_)
+    changes, whole = ChangeBuilder(), (plan.files.states == TriState.TRUE) & (assigned is None)
+    refuse_moves(target, plan.files, ~whole, updates=assigned is not None)
+    proven = drop_files(plan.files, whole, changes)
     entries = plan.files.entries
     return DryRun(
         operation=target.command.value,

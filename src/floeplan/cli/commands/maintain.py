@@ -142,7 +142,7 @@ def _work(result: MaintainResult) -> list[RenderableType]:
 
 
 def _in_order(result: MaintainResult) -> list[tuple[str, WorkReport]]:
-    from floeplan.fleet.run import ranked
+    from floeplan.fleet.ranking import ranked
 
     return ranked(result.tables)
 

@@ -76,13 +76,6 @@ ProgressOption = Annotated[
         autocompletion=completion.one_of("auto", "bar", "json", "none"),
     ),
 ]
-LateDeletesOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-late-equality-deletes",
-        help="Move rows to another spec even if a writer recently added equality deletes under the old one.",
-    ),
-]
 RewriteSparkOption = Annotated[
     str | None,
     typer.Option(
@@ -110,7 +103,7 @@ def rewrite(
     case_insensitive: common.CaseOption = False,
     no_cache: common.NoCacheOption = False,
     trust_lists: common.TrustListsOption = False,
-    allow_late_equality_deletes: LateDeletesOption = False,
+    allow_late_equality_deletes: common.LateDeletesOption = False,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
@@ -254,7 +247,7 @@ def upgrade_spec(
     branch: common.BranchOption = None,
     spark: common.SparkOption = None,
     trust_lists: common.TrustListsOption = False,
-    allow_late_equality_deletes: LateDeletesOption = False,
+    allow_late_equality_deletes: common.LateDeletesOption = False,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:

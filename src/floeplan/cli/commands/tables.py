@@ -1,4 +1,4 @@
-"""``floeplan list``, ``snapshots``, ``rollback``, ``branch``, ``tag`` and ``properties``: a table without its files.
+"""``floeplan list``, ``snapshots``, ``rollback``, ``cherrypick``, ``branch``, ``tag``, ``properties``: no data is read.
 
 ``list`` shadows the builtin in this module: types that need it are declared above the commands.
 """
@@ -22,6 +22,8 @@ from floeplan.times import age_text, epoch_ms, is_age, parse_age
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.refs import SnapshotRef
+
+    from floeplan.dml.cherry_pick import CherryPickResult
 
 _CHANGES = {
     "added-data-files": "+{} files",
@@ -204,6 +206,36 @@ def draw_rollback(result: Moved) -> RenderableType:
     return Text(
         f"{result.branch} {done} from snapshot {result.from_snapshot_id} to {result.to_snapshot_id}, back by {undone}"
     )
+
+
+def cherrypick(
+    table: common.ChangedTableArgument,
+    snapshot_id: Annotated[int, typer.Option("--snapshot-id", metavar="ID", help="The snapshot to commit again.")],
+    branch: common.BranchOption = None,
+    dry_run: common.DryRunOption = False,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
+) -> None:
+    """Commit the rows that a snapshot appended to a branch that does not have them.
+
+    floeplan cherrypick db.events --snapshot-id 4811123372063478012 --dry-run
+    """
+    from floeplan.dml.cherry_pick import cherry_pick
+
+    loaded = common.writable_table(table, catalog)
+    result = cherry_pick(loaded, snapshot_id, branch=branch, dry_run=dry_run)
+    common.show(result, draw_cherrypick, as_json=json)
+
+
+def draw_cherrypick(result: CherryPickResult) -> RenderableType:
+    """Render what the branch has now."""
+    would = "would " if result.dry_run else ""
+    files = f"{counted(result.data_files_added, 'data file')}, {counted(result.rows_inserted, 'row')}"
+    if result.fast_forward:
+        moves = "move" if result.dry_run else "moved"
+        return Text(f"{result.branch} {would}{moves} forward to snapshot {result.source_snapshot_id}: {files}")
+    added = f"{would}get" if result.dry_run else f"got, in snapshot {result.snapshot_id},"
+    return Text(f"{result.branch} {added} what snapshot {result.source_snapshot_id} appended: {files}")
 
 
 def _snapshot(table: Table, text: str) -> int:

@@ -48,6 +48,7 @@ def merge(
     target_alias: str | None = None,
     source_alias: str | None = None,
     trust_lists: bool = False,
+    allow_late_equality_deletes: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
     catalog: str | Catalog | None = None,
@@ -66,6 +67,8 @@ def merge(
         target_alias: Another qualifier for columns of the table, instead of ``target`` and ``t``.
         source_alias: Another qualifier for columns of the source, instead of ``source`` and ``s``.
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
+        allow_late_equality_deletes: Move rows to the default spec even when a writer may go on adding equality deletes
+            under their old one.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
         catalog: A PyIceberg catalog or the name of one, for a table given by name.
@@ -74,7 +77,14 @@ def merge(
         TARGET_QUALIFIERS if target_alias is None else (target_alias,),
         SOURCE_QUALIFIERS if source_alias is None else (source_alias,),
     )
-    arguments = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists, "catalog": catalog}
+    arguments = {
+        "branch": branch,
+        "mode": mode,
+        "isolation": isolation,
+        "trust_lists": trust_lists,
+        "allow_late_equality_deletes": allow_late_equality_deletes,
+        "catalog": catalog,
+    }
     return Merge(table, source, on, spark, case_sensitive, qualifiers, arguments, summary or {}, options)
 
 

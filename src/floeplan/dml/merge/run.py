@@ -19,7 +19,7 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.dml.assign import arrow_evaluates, top_fields
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
-from floeplan.dml.delete_update import apply_found_rows, file_tasks, plan_rows, run_decision
+from floeplan.dml.delete_update import apply_found_rows, file_tasks, plan_rows, refuse_moves, run_decision
 from floeplan.dml.merge.compile import (
     CompiledMerge,
     Key,
@@ -124,6 +124,9 @@ def plan_merge(target: DmlTarget, merge: MergeStatement) -> PlannedMerge:
     if compiled.by_source:
         predicate = TRUE
     plan = plan_rows(target, predicate, spark)
+    if changing := (*compiled.matched, *compiled.by_source):
+        every = np.ones(len(plan.files), dtype=np.bool_)
+        refuse_moves(target, plan.files, every, updates=any(when.assignments for when in changing))
     return PlannedMerge(spark, rows if frame is None else frame, source, compiled, indexed, predicate, plan)
 
 

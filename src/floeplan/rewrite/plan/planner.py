@@ -54,7 +54,6 @@ from floeplan.rewrite.plan.candidates import (
     still_written,
     unreadable_deletes,
 )
-from floeplan.rewrite.plan.equality_writers import warn_of_equality_writers
 from floeplan.rewrite.plan.filter import RewriteFilters, Screened
 from floeplan.rewrite.plan.groups import (
     Groups,
@@ -79,6 +78,7 @@ from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import ScanDeletes, match
 from floeplan.snapshot.reader import SnapshotReader, resolve_target
 from floeplan.text import counted
+from floeplan.transaction.equality_writers import warn_of_equality_writers
 from floeplan.write.target import other_format
 
 MAX_WARNINGS = 20

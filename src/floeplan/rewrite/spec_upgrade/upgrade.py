@@ -29,7 +29,6 @@ from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.predicate.compile import PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.execute import run_rewrite
-from floeplan.rewrite.plan.equality_writers import refuse_live_writers, warn_of_equality_writers
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.spec_upgrade.entry_moves import repair_deletes
 from floeplan.rewrite.spec_upgrade.move import MoveStatus, SpecMove, plan_move
@@ -37,6 +36,7 @@ from floeplan.scan.model import PlanWarning
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.equality_writers import refuse_live_writers, warn_of_equality_writers
 from floeplan.transaction.move_entries import EntryMove, move_entries
 
 if TYPE_CHECKING:
