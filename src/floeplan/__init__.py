@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from floeplan.maintenance.expire import expire_snapshots
     from floeplan.maintenance.inspect import inspect_table
     from floeplan.maintenance.orphans import remove_orphans
+    from floeplan.maintenance.rewrite_deletes import RewriteDeletesResult, rewrite_position_delete_files
     from floeplan.maintenance.rewrite_manifests import rewrite_manifests
     from floeplan.predicate.compile import CompileResult, compile_predicate
     from floeplan.rewrite.execute import rewrite_data_files
@@ -60,6 +61,7 @@ __all__ = [
     "RewriteDataFilesPlan",
     "RewriteDataFilesPlanner",
     "RewriteDataFilesPlanningResult",
+    "RewriteDeletesResult",
     "RewriteOptions",
     "RewriteResult",
     "ScanOptions",
@@ -91,6 +93,7 @@ __all__ = [
     "remove_orphans",
     "rewrite_data_files",
     "rewrite_manifests",
+    "rewrite_position_delete_files",
     "ship",
     "sql",
     "update",
@@ -115,6 +118,7 @@ _HOMES = {
     "RewriteDataFilesPlan": "floeplan.rewrite.plan.model",
     "RewriteDataFilesPlanner": "floeplan.rewrite.plan.planner",
     "RewriteDataFilesPlanningResult": "floeplan.rewrite.plan.model",
+    "RewriteDeletesResult": "floeplan.maintenance.rewrite_deletes",
     "RewriteOptions": "floeplan.rewrite.plan.options",
     "RewriteResult": "floeplan.rewrite.plan.model",
     "ScanOptions": "floeplan.scan.model",
@@ -145,6 +149,7 @@ _HOMES = {
     "remove_orphans": "floeplan.maintenance.orphans",
     "rewrite_data_files": "floeplan.rewrite.execute",
     "rewrite_manifests": "floeplan.maintenance.rewrite_manifests",
+    "rewrite_position_delete_files": "floeplan.maintenance.rewrite_deletes",
     "ship": "floeplan.tasks.shipping",
     "sql": "floeplan.sql_text.run",
     "update": "floeplan.dml.delete_update",

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.engines
 _numbers = count()
 LATER = "TIMESTAMP '2100-01-01 00:00:00'"
 CALLS = (
+    "rewrite_position_delete_files(table => '{t}', options => map('rewrite-all', 'true'))",
     "rewrite_data_files(table => '{t}', options => map('rewrite-all', 'true', 'delete-file-threshold', '1'))",
     "rewrite_data_files(table => '{t}', strategy => 'sort', sort_order => 'zorder(id, region)', "
     "options => map('rewrite-all', 'true'), where => 'region = \\'eu\\'')",

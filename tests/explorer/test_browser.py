@@ -151,6 +151,35 @@ def test_every_view_fits_its_window(browser: Browser, site: str, scheme: str, wi
     context.close()
 
 
+def test_specs_without_live_files_are_folded_and_counts_have_their_total(browser: Browser, tmp_path: Path) -> None:
+    """At the width of a phone too, where wide tables show that they scroll."""
+    table = two_spec_table(tmp_path)
+    for number in range(2, 8):
+        with table.update_spec() as update:
+            update.add_field("id", f"bucket[{number}]", f"b{number}")
+    site = Path(write_report(table, tmp_path / "report", ["id < 150"]).path).as_uri()
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(site)
+    assert level(page, "files") == "files: 2 of 5 read"
+    expect(page.locator(".level", has_text="files").locator(".of")).to_have_text(" of 5")
+    page.locator(".level .of").first.scroll_into_view_if_needed()
+    expect(page.locator(".level", has_text="files").locator(".of")).to_be_visible()
+    folded = page.locator(".unused-specs")
+    expect(folded.locator("summary")).to_have_text("6 partition specs without live files")
+    expect(folded.locator("tbody tr").first).to_be_hidden()
+    wide = page.get_by_role("region", name="What each spec keeps").first
+    assert wide.evaluate("one => one.scrollWidth > one.clientWidth")
+    assert "local" in wide.evaluate("one => getComputedStyle(one).backgroundAttachment")
+    page.screenshot(path=tmp_path / "plan.png", full_page=True)
+    page.goto(f"{site}#/history")
+    expect(page.locator(".line li:visible")).to_have_count(3)
+    expect(page.locator(".line li").first).to_contain_text("2 of 5 files")
+    page.locator(".unused-specs summary").click()
+    expect(page.locator(".line li:visible")).to_have_count(8)
+    context.close()
+
+
 def test_colours_follow_the_system_until_one_is_chosen(quiet: Page, site: str) -> None:
     quiet.emulate_media(color_scheme="dark")
     quiet.goto(site)

@@ -107,6 +107,13 @@ def test_a_file_of_another_table_is_unknown(view: TableView) -> None:
         file_document(view, "/etc/passwd", None)
 
 
+def test_totals_of_a_plan_are_those_of_the_overview(view: TableView) -> None:
+    """The table has delete files, which the totals of its snapshot summary include."""
+    overview, summary = overview_document(view), plan_document(view, None, plan_for(view, None))["summary"]
+    assert summary["bytes_total"] == overview["sizes"]["data_bytes"]
+    assert (summary["files_total"], summary["rows_total"]) == (overview["files"], overview["rows"])
+
+
 def test_an_overview_has_the_commit_times_of_each_spec_and_no_property(view: TableView) -> None:
     document = overview_document(view)
     assert [(spec["files"], spec["default"]) for spec in document["specs"]] == [(20, False), (40, False), (10, True)]

@@ -401,3 +401,34 @@ def test_concurrently_added_rows_are_a_conflict(shell: Shell, monkeypatch: pytes
     document = shell.document("delete", "db.events", "--where", "id = 6", "--isolation", "snapshot")
     assert (document["rows_deleted"], document["attempts"]) == (1, 2)
     assert shell.ids().count(5) == 3
+
+
+def test_append_creates_a_table(shell: Shell, tmp_path: Path) -> None:
+    first, second = (str(tmp_path / f"{name}.parquet") for name in ("first", "second"))
+    pq.write_table(events(0, 30), first)
+    pq.write_table(events(30, 60), second)
+    create = ["--create", "--partitioned-by", "region, bucket(4, id)"]
+    code, error = shell.error("append", "web.clicks", first)
+    assert (code, error["kind"]) == (2, "unknown-table")
+    done = shell.document("append", "web.clicks", first, second, *create)
+    assert done.keys() >= KEYS
+    assert (done["operation"], done["rows_inserted"]) == ("append", 60)
+    table = shell.catalog.load_table("web.clicks")
+    assert [field.name for field in table.spec().fields] == ["region", "id_bucket"]
+    assert shell.document("append", "web.clicks", first, *create)["rows_inserted"] == 30, "it exists already"
+
+    # A table whose rows cannot be written is dropped again, and one that exists stays.
+    other = str(tmp_path / "other.parquet")
+    pq.write_table(pa.table({"unknown": [1]}), other)
+    for name in ("web.new", "web.clicks"):
+        assert shell("append", name, first, other, "--create")[0] == 2
+    assert not shell.catalog.table_exists("web.new")
+    assert shell.catalog.table_exists("web.clicks")
+    for arguments in (
+        ("web.new", first, "--partitioned-by", "region"),
+        ("web.new", first, "--create", "--partitioned-by", "days(nope)"),
+        ("web.new", str(tmp_path / "missing.parquet"), "--create"),
+        ("new", first, "--create"),
+    ):
+        assert shell("append", *arguments)[0] == 2, arguments
+    assert not shell.catalog.table_exists("web.new")

@@ -59,6 +59,10 @@ COMMANDS = {
         "Raise the format version of a table; snapshots and files stay as they are.",
     ),
     "rewrite-manifests": ("commands.maintenance", "Cluster manifests by partition, so that planning can skip some."),
+    "rewrite-deletes": (
+        "commands.maintenance",
+        "Merge small position delete files; from format 3 on, replace them by deletion vectors.",
+    ),
     "expire": ("commands.maintenance", "Expire old snapshots and delete unreferenced files (dry run unless --yes)."),
     "remove-orphans": ("commands.maintenance", "Delete unreferenced files (dry run unless --yes)."),
     "doctor": ("commands.maintenance", "Check a table for problems and suggest fixes."),

@@ -19,11 +19,11 @@ from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, UnknownFileError
-from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read_selected
-from floeplan.parquet.source import open_source
+from floeplan.parquet.source import ByteSource, open_source
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 
@@ -103,13 +103,23 @@ def parquet_tables(path: str, io: FileIO) -> Iterator[pa.Table]:
         for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True)
     ]
     for rows in groups or [None]:
-        table = read_selected(source, footer, None, rows)
-        for leaf in footer.leaves:
-            if leaf.physical is Physical.INT96 and len(leaf.path) == 1:  # an instant, as Spark and Hive write it
-                position = table.schema.get_field_index(leaf.path[0])
-                column = table.column(position)
-                table = table.set_column(position, leaf.path[0], column.cast(pa.timestamp(column.type.unit, "UTC")))
-        yield without_ids(table)
+        yield _parquet_rows(source, footer, rows)
+
+
+def parquet_schema(path: str, io: FileIO) -> pa.Schema:
+    """The columns of a Parquet file as they are appended."""
+    source = open_source(path, io)
+    return _parquet_rows(source, read_footer(source), RowSelection.none()).schema
+
+
+def _parquet_rows(source: ByteSource, footer: ParquetFooter, rows: RowSelection | None) -> pa.Table:
+    table = read_selected(source, footer, None, rows)
+    for leaf in footer.leaves:
+        if leaf.physical is Physical.INT96 and len(leaf.path) == 1:  # an instant, as Spark and Hive write it
+            position = table.schema.get_field_index(leaf.path[0])
+            column = table.column(position)
+            table = table.set_column(position, leaf.path[0], column.cast(pa.timestamp(column.type.unit, "UTC")))
+    return without_ids(table)
 
 
 def without_ids(table: pa.Table) -> pa.Table:

@@ -258,20 +258,19 @@ def plan_document(view: TableView, where: str | None, plan: ScanPlan) -> dict[st
     """The document of a plan, with the kept files per cell of the map."""
     kept = np.zeros(len(view.files), dtype=np.int64)
     kept[view.rows_of(plan.files.entries)] = 1
-    # The view knows totals that the snapshot summary may lack.
+    # Those of the live data files, as on every card: the snapshot summary may lack them, and its bytes include deletes.
     totals = {
         "files_total": len(view.files),
         "rows_total": int(view.files.record_count.sum()),
         "bytes_total": int(view.files.ints("file_size_in_bytes").sum()),
     }
-    summary = plan.summary.to_dict()
     messages: dict[str, list[str]] = {}
     for warning in plan.warnings:
         messages.setdefault(warning.kind, []).append(warning.message)
     return {
         "where": where or "",
         "understood": str(plan.compiled.predicate),
-        "summary": summary | {name: number for name, number in totals.items() if summary[name] is None},
+        "summary": plan.summary.to_dict() | totals,
         "passes": [step.to_dict() for step in plan.passes],
         "reasons": list(reasons(plan)),
         "specs": [spec.to_dict() | {"reasons": list(spec_reasons(plan, spec))} for spec in plan.specs],

@@ -217,6 +217,27 @@ def _rewrite_data_files(table: Table, arguments: Arguments, spark: SparkSession 
     return [counts]
 
 
+def _rewrite_position_delete_files(table: Table, arguments: Arguments, spark: SparkSession | None) -> Rows:
+    from floeplan.maintenance.rewrite_deletes import MIN_INPUT_FILES, rewrite_position_delete_files
+
+    options: dict[str, str] = dict(_of_type(arguments, "options", dict) or {})
+    rewrite_all = options.pop("rewrite-all", "false").lower() == "true"
+    least = options.pop("min-input-files", str(MIN_INPUT_FILES))
+    if options or not least.isdecimal():
+        wrong = next(iter(options), "min-input-files")
+        raise BadInputError(
+            f"rewrite_position_delete_files: {wrong} is no option, or has an invalid value; "
+            "the options are rewrite-all and min-input-files",
+            context={"option": wrong},
+        )
+    where = _of_type(arguments, "where", str)
+    done = rewrite_position_delete_files(
+        table, where=where, rewrite_all=rewrite_all, min_input_files=int(least), spark=spark
+    )
+    rewritten = done.rewritten_delete_files + done.dangling_delete_files
+    return [(rewritten, done.added_delete_files, done.rewritten_bytes, done.added_bytes)]
+
+
 def _rewrite_manifests(table: Table, arguments: Arguments, _: SparkSession | None) -> Rows:
     from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 
@@ -315,6 +336,15 @@ PROCEDURES = {
             *("failed_data_files_count", "removed_delete_files_count"),
         ),
         _rewrite_data_files,
+    ),
+    "rewrite_position_delete_files": _Procedure(
+        ("options", "where"),
+        (),
+        (
+            *("rewritten_delete_files_count", "added_delete_files_count"),
+            *("rewritten_bytes_count", "added_bytes_count"),
+        ),
+        _rewrite_position_delete_files,
     ),
     "rewrite_manifests": _Procedure(
         ("use_caching", "spec_id"), (), ("rewritten_manifests_count", "added_manifests_count"), _rewrite_manifests

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyiceberg import types as iceberg
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, TableAlreadyExistsError
+from pyiceberg.io import load_file_io
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
@@ -31,7 +32,7 @@ from floeplan.catalog import EMBEDDED, open_catalog
 from floeplan.display import Displayed
 from floeplan.dml.append import append
 from floeplan.dml.merge.compile import source_schema
-from floeplan.dml.sources import is_data_frame
+from floeplan.dml.sources import is_data_frame, parquet_paths, parquet_schema
 from floeplan.errors import BadInputError, UnknownTableError, UnsupportedError
 from floeplan.partition.evolution import AddField, Term, evolved_spec
 from floeplan.sql_text.parse import parse_term
@@ -132,6 +133,29 @@ def create_table(
     rows = None if isinstance(data, Schema | pa.Schema) else data
     new = NewTable(tuple(name.split(".")), if_not_exists, None, tuple(partitioned_by), location, dict(properties or {}))
     return _create(new, _schema_of(data), catalog, None if rows is None else lambda: rows, spark)
+
+
+def create_for_files(
+    name: str, data: Sequence[str], partitioned_by: str | None = None, catalog: str | Catalog | None = None
+) -> CreateResult:
+    """Create a table, and its namespace, with the columns of the first of some Parquet files, if it does not exist.
+
+    Args:
+        name: ``namespace.name``.
+        data: Parquet files, or folders of them.
+        partitioned_by: Partition transforms, separated by commas.
+        catalog: A PyIceberg catalog or the name of one.
+    """
+    terms = tuple(piece.text for piece in Cursor(f"({partitioned_by})").items()) if partitioned_by else ()
+    new = NewTable(tuple(name.split(".")), if_not_exists=True, partitioned_by=terms)
+    opened, full_name = _place(new.parts, catalog)
+    if opened.table_exists(full_name):
+        return CreateResult(full_name, created=False)
+    paths = parquet_paths(list(data))
+    assert paths, "paths are files or folders with files"
+    schema = parquet_schema(paths[0], load_file_io(opened.properties, paths[0]))
+    opened.create_namespace_if_not_exists(full_name.rpartition(".")[0])
+    return _create(new, schema, catalog, None, None)
 
 
 def run_create(

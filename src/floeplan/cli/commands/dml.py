@@ -55,6 +55,15 @@ FilesArgument = Annotated[list[str], typer.Argument(metavar="FILE…", help="Par
 AddFilesOption = Annotated[
     bool, typer.Option("--add-files", help="Register the files in place instead of rewriting their rows.")
 ]
+CreateOption = Annotated[
+    bool, typer.Option("--create", help="Create the table with the columns of the first file if it does not exist.")
+]
+PartitionedByOption = Annotated[
+    str | None,
+    typer.Option(
+        "--partitioned-by", metavar="TERMS", help="Partitioning of a created table, e.g. 'days(ts), bucket(16, id)'."
+    ),
+]
 SpecOption = Annotated[
     int | None,
     typer.Option("--spec", metavar="ID", help="Partition spec of the new files; the current one by default."),
@@ -119,6 +128,8 @@ def append(
     table: common.ChangedTableArgument,
     files: FilesArgument,
     add_files: AddFilesOption = False,
+    create: CreateOption = False,
+    partitioned_by: PartitionedByOption = None,
     spec: SpecOption = None,
     branch: common.BranchOption = None,
     spark: common.SparkOption = None,
@@ -131,10 +142,22 @@ def append(
     """
     from floeplan.dml.append import append as append_rows
 
+    if partitioned_by is not None and not create:
+        raise InvalidOptionError("--partitioned-by is for a table that --create creates")
+    created = False
+    if create:
+        from floeplan.sql_text.create import create_for_files
+
+        created = create_for_files(table, files, partitioned_by, catalog).created
     target = common.writable_table(table, catalog)
-    with common.spinner("appending"):
-        session = common.spark_for(spark).session
-        result = append_rows(target, files, spark=session, branch=branch, add_files=add_files, spec_id=spec)
+    try:
+        with common.spinner("appending"):
+            session = common.spark_for(spark).session
+            result = append_rows(target, files, spark=session, branch=branch, add_files=add_files, spec_id=spec)
+    except BaseException:
+        if created:
+            target.catalog.drop_table(target.name())
+        raise
     common.show(result, draw_change, as_json=json)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from floeplan.maintenance.doctor import DoctorResult
     from floeplan.maintenance.expire import ExpireResult
     from floeplan.maintenance.orphans import OrphansResult
+    from floeplan.maintenance.rewrite_deletes import RewriteDeletesResult
     from floeplan.maintenance.rewrite_manifests import RewriteManifestsResult
     from floeplan.transaction.upgrade_format import FormatUpgradeResult
 
@@ -136,6 +137,61 @@ def rewrite_manifests(
     with common.spinner("clustering manifests"):
         result = rewrite(loaded, spec_ids=spec, dry_run=dry_run, branch=branch or "main")
     common.show(result, draw_manifests, as_json=json)
+
+
+def rewrite_deletes(
+    table: common.ChangedTableArgument,
+    where: common.WhereOption = None,
+    rewrite_all: Annotated[
+        bool, typer.Option("--rewrite-all", help="Rewrite all position delete files, whatever their size and number.")
+    ] = False,
+    min_input_files: Annotated[
+        int, typer.Option("--min-input-files", metavar="N", min=1, help="Merge at least N files of a partition.")
+    ] = 5,
+    dry_run: common.DryRunOption = False,
+    branch: common.BranchOption = None,
+    spark: common.SparkOption = None,
+    trust_lists: common.TrustListsOption = False,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
+) -> None:
+    """Merge small position delete files; from format 3 on, replace them by deletion vectors.
+
+    floeplan rewrite-deletes db.events --dry-run
+    """
+    from floeplan.maintenance.rewrite_deletes import rewrite_position_delete_files
+
+    loaded = common.writable_table(table, catalog)
+    with common.spinner("merging deletes"):
+        result = rewrite_position_delete_files(
+            loaded,
+            where=where,
+            rewrite_all=rewrite_all,
+            min_input_files=min_input_files,
+            dry_run=dry_run,
+            trust_lists=trust_lists,
+            branch=branch,
+            spark=common.spark_for(spark).session,
+        )
+    common.show(result, draw_deletes, as_json=json)
+
+
+def draw_deletes(result: RewriteDeletesResult) -> RenderableType:
+    """Render what was, or would be, merged."""
+    if not result.rewritten_delete_files and not result.dangling_delete_files:
+        return Text("no position delete files to merge")
+    drawn = common.key_value_table()
+    merged = f"{result.rewritten_delete_files:,} ({human_bytes(result.rewritten_bytes)})"
+    if result.added_delete_files is not None and result.added_bytes is not None:
+        merged += f" → {result.added_delete_files:,} ({human_bytes(result.added_bytes)})"
+    drawn.add_row("delete files", merged)
+    drawn.add_row("data files", f"{result.data_files:,}")
+    if result.dangling_delete_files:
+        drawn.add_row("dangling", counted(result.dangling_delete_files, "delete file"))
+    if result.snapshot_id is not None:
+        drawn.add_row("snapshot", str(result.snapshot_id))
+    title = "dry run: nothing was changed" if result.dry_run else "merged"
+    return Group(Text(title, style="bold"), drawn)
 
 
 def upgrade_format(

@@ -112,6 +112,12 @@
         return F.el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
     };
 
+    /** Partition specs without live files, folded away. */
+    F.folded = function (number, content) {
+        const text = `${F.counted(number, "partition spec")} without live files`;
+        return F.el("details", { class: "unused-specs" }, F.el("summary", {}, text), content);
+    };
+
     F.facts = function (pairs) {
         return F.el(
             "dl",

@@ -13,22 +13,31 @@
     function specs(overview, map) {
         const subtitle = F.counted(overview.specs.length, "partition spec");
         const whole = overview.specs.reduce((sum, spec) => sum + spec.bytes, 0);
-        const line = F.el(
-            "ol",
-            { class: "line" },
-            overview.specs.map((spec) =>
-                F.el(
-                    "li",
-                    {},
-                    F.el("span", { class: `dot ${F.specClass(spec.spec_id)}`, "aria-hidden": "true" }),
-                    oneSpec(spec, whole),
+        const line = (chosen) =>
+            F.el(
+                "ol",
+                { class: "line" },
+                chosen.map((spec) =>
+                    F.el(
+                        "li",
+                        {},
+                        F.el("span", { class: `dot ${F.specClass(spec.spec_id)}`, "aria-hidden": "true" }),
+                        oneSpec(spec, whole, overview.files),
+                    ),
                 ),
-            ),
+            );
+        const shown = overview.specs.filter((spec) => spec.files || spec.default);
+        const empty = overview.specs.filter((spec) => !spec.files && !spec.default);
+        return F.card(
+            "Partitioning over time",
+            { subtitle },
+            line(shown),
+            empty.length ? F.folded(empty.length, line(empty)) : null,
+            map.cells.lane.length ? overTime(overview, map) : null,
         );
-        return F.card("Partitioning over time", { subtitle }, line, map.cells.lane.length ? overTime(overview, map) : null);
     }
 
-    function oneSpec(spec, whole) {
+    function oneSpec(spec, whole, files) {
         const when = spec.first_ms
             ? `live files committed ${F.time(spec.first_ms)} – ${F.time(spec.last_ms)}`
             : spec.files
@@ -54,7 +63,7 @@
             F.el(
                 "p",
                 { class: "soft small" },
-                `${F.counted(spec.files, "file")} in ${F.counted(spec.partitions, "partition")}, ${F.bytes(spec.bytes)}${whole ? ` (${F.percent(spec.bytes, whole)})` : ""} · ${when}`,
+                `${F.count(spec.files)} of ${F.counted(files, "file")} in ${F.counted(spec.partitions, "partition")}, ${F.bytes(spec.bytes)}${whole ? ` (${F.percent(spec.bytes, whole)})` : ""} · ${when}`,
             ),
             share,
         );

@@ -36,7 +36,7 @@
                 "span",
                 { class: "much" },
                 F.el("b", {}, show(kept)),
-                F.el("span", { class: "of soft" }, total === null || kept === total ? "" : ` of ${show(total)}`),
+                F.el("span", { class: "of soft" }, total === null ? "" : ` of ${show(total)}`),
                 F.el("span", { class: "soft" }, kept === total ? " · all" : total ? ` · ${F.percent(kept, total)}` : ""),
             ),
         );
@@ -87,13 +87,17 @@
             { name: "Bytes", num: true },
             { name: "What decides each condition", text: true },
         ];
-        const rows = plan.specs.map((spec) => [
+        const row = (spec) => [
             F.el("span", {}, F.dot(spec.spec_id), `${spec.spec_id} `, F.el("code", { class: "soft" }, spec.spec)),
-            `${F.count(spec.manifests_kept)} / ${F.count(spec.manifests_total)}`,
-            `${F.count(spec.files_kept)} / ${spec.files_total === null ? "?" : F.count(spec.files_total)}`,
+            `${F.count(spec.manifests_kept)} of ${F.count(spec.manifests_total)}`,
+            `${F.count(spec.files_kept)} of ${spec.files_total === null ? "?" : F.count(spec.files_total)}`,
             F.bytes(spec.bytes_kept),
             spec.reasons.map((reason) => F.el("div", {}, reason)),
-        ]);
-        return F.table("What each spec keeps", columns, rows);
+        ];
+        const drawn = (specs) => F.table("What each spec keeps", columns, specs.map(row));
+        const empty = plan.specs.filter((spec) => !spec.manifests_total);
+        if (!empty.length) return drawn(plan.specs);
+        const used = plan.specs.filter((spec) => spec.manifests_total);
+        return F.el("div", {}, used.length ? drawn(used) : null, F.folded(empty.length, drawn(empty)));
     };
 })((window.Floeplan = window.Floeplan || {}));
