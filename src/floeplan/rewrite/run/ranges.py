@@ -233,7 +233,7 @@ class RangeRewriter:
         reads = self._range_reads(task, cuts)
         sizes = [one.file.file_size for one in task.files]
         read_bytes = sum(sizes[source] for _, sources in reads for source in sources)
-        by_reads = bool(reads) and read_bytes <= SHUFFLE_COST * task.bytes
+        by_reads = bool(reads) and read_bytes < SHUFFLE_COST * task.bytes
         return DividedGroup(
             task=task,
             rows=rows,
