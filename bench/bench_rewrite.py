@@ -242,9 +242,9 @@ def _carried_over() -> dict[str, Any]:
     half, size, rng = 5_000, 2_000, np.random.default_rng(11)
     builder = PositionMapBuilder(["a", "b"])
     for source in (0, 1):
-        builder.note_read(source, np.arange(half) * size, np.full(half, size))
+        builder.add_read(source, np.arange(half) * size, np.full(half, size))
     firsts = rng.permutation(2 * half) * size
-    builder.wrote(["x", "y"], [half * size] * 2, [(firsts, np.full(2 * half, size))])
+    builder.add_written(["x", "y"], [half * size] * 2, [(firsts, np.full(2 * half, size))])
     moved = builder.finish()
     positions = np.sort(rng.choice(half * size, 500_000, replace=False))
     cpu = time.process_time()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
@@ -20,8 +22,12 @@ from floeplan.rewrite.run.group import GroupResult, GroupTask
 from floeplan.rewrite.run.range_task import RangeResult, write_range
 from floeplan.rewrite.run.ranges import SHUFFLE, DividedGroup, RangeRewriter
 from floeplan.rewrite.run.rewrite_group import Cores, GroupRewriter, group_tasks
+from floeplan.tasks import runner
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.tables.commits import open_catalog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -84,3 +90,16 @@ def in_process(group: DividedGroup, ranges: RangeRewriter, way: str, *, lose: bo
         task = group.tasks[number]
         results.append(write_range(ranges.rewriter, group.rows.order, task, received[number], f"range{number}"))
     return ranges.result(group, results)
+
+
+def sort_in_ranges(
+    spark: SparkSession, properties: Mapping[str, str], name: Sequence[str], by: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Sort a small table in Spark tasks as if it were large; returns how its groups were divided."""
+    runner.LOCAL_BYTES = -1
+    catalog = SqlCatalog("local", **properties)
+    options = {"rewrite-all": "true", "target-file-size-bytes": "5000", "range-task-bytes": "8000"}
+    done = fp.rewrite_data_files(catalog.load_table(tuple(name)), spark=spark, strategy="sort", by=by, options=options)
+    catalog.close()
+    found: list[dict[str, Any]] = done.to_dict()["ranges"]
+    return found

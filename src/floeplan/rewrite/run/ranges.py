@@ -43,7 +43,7 @@ from floeplan.rewrite.run.range_task import (
     write_range,
 )
 from floeplan.rewrite.run.rewrite_group import Cores, GroupRewriter, is_local, removed_deletes
-from floeplan.rewrite.run.stored_map import StoredMap
+from floeplan.rewrite.run.stored_map import MAX_FILES, StoredMap
 from floeplan.rewrite.run.write_group import group_order
 from floeplan.rewrite.strategies.base import Cuts, RowOrder
 from floeplan.rewrite.strategies.curves import SAMPLE_ROWS
@@ -180,7 +180,8 @@ class RangeRewriter:
 
         A curve does not follow partitions: where these are computed from rows, every task would write to all of them.
         """
-        if task.partition is None and not self.rewriter.strategy.partition_first:
+        by_curve = task.partition is None and not self.rewriter.strategy.partition_first
+        if by_curve or len(task.files) > MAX_FILES:
             return None
         return partial(self._rewrite, task) if self._ranges(task, task.outputs) > 1 else None
 
@@ -272,7 +273,9 @@ class RangeRewriter:
         """Step 2: the ranges, each of whole files where the group has one partition."""
         keys = sample.keys
         live = sample.rows / max(1, sum(one.file.record_count for one in task.files))
-        outputs = task.sizes.expected_outputs(max(1, int(task.bytes * live * sample.ratio)))
+        given = self.plan.options.compression_factor
+        ratio = sample.ratio if given == 1.0 else given
+        outputs = task.sizes.expected_outputs(max(1, int(task.bytes * live * ratio)))
         ranges = self._ranges(task, outputs)
         files = [len(part) for part in np.array_split(np.arange(outputs), ranges)] if task.partition else [1] * ranges
         cuts = Cuts.of(order, keys, sample.numbers, files)

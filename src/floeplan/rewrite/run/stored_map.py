@@ -31,6 +31,8 @@ from floeplan.vectors import Ints
 
 MAP_SUFFIX = ".rowmap"
 _POSITION_BITS = 40
+MAX_FILES = (1 << 63 - _POSITION_BITS) - 1
+"""Files of a group whose rows have numbers."""
 _ROW_GROUP_RUNS = 128 * 1024
 _SCHEMA = pa.schema([("source", pa.int32()), ("position", pa.int64()), ("count", pa.int64()), ("offset", pa.int64())])
 _ENCODINGS = dict.fromkeys(_SCHEMA.names, "DELTA_BINARY_PACKED")
