@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from scripts.fetch_jars import ensure_jars
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def start_session(lake: Lake) -> SparkSession:
+def start_session(lake: Lake, master: str = "local[2]", more: Mapping[str, str] | None = None) -> SparkSession:
     """A default session with Iceberg's jar; workers use this interpreter and write bytecode."""
     from pyspark.sql import SparkSession
 
@@ -33,8 +34,9 @@ def start_session(lake: Lake) -> SparkSession:
         f"{catalog}.jdbc.schema-version": "V1",
         f"{catalog}.warehouse": lake.warehouse.as_uri(),
         f"{catalog}.cache-enabled": "false",
+        **(more or {}),
     }
-    builder = SparkSession.builder.master("local[2]").appName("floeplan bench")
+    builder = SparkSession.builder.master(master).appName("floeplan bench")
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

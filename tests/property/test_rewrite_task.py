@@ -20,13 +20,15 @@ from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.group import GroupResult, PositionMapBuilder, runs_of
+from floeplan.rewrite.run.group import GroupResult, PositionMap, PositionMapBuilder, runs_of
+from floeplan.rewrite.run.ranges import RANGE_READS, SHUFFLE
 from floeplan.rewrite.run.rewrite_group import GroupRewriter, group_tasks
 from floeplan.schemas import fields_by_id
 from floeplan.write.partitioning import partitions_of
 from floeplan.write.target import WriteTarget
 from tests.support.oracles.histories import ROW_ID, histories
 from tests.support.oracles.history_files import History, moved_partition, row_partition
+from tests.support.tables.ranges import in_process, ranges_of
 
 pytestmark = pytest.mark.property
 
@@ -74,6 +76,40 @@ def test_rewritten_groups_hold_every_live_row_once(root: Path, data: st.DataObje
         check_partitions(history, plan, result)
 
 
+@given(st.data())
+def test_groups_in_ranges_hold_every_live_row_once(root: Path, data: st.DataObject) -> None:
+    """Sorted and clustered groups, divided as on a cluster, by a shuffle and by range reads."""
+    history = data.draw(histories(root))
+    table = StaticTable.from_metadata(str(history.metadata))
+    options = data.draw(rewrite_options(history).filter(lambda chosen: chosen.strategy != "binpack"))
+    plan = RewriteDataFilesPlanner(table, options, cache=False).plan()
+    rewriter = GroupRewriter.of(plan)
+    ranges = ranges_of(plan, rewriter, data.draw(st.sampled_from((400, 5_000))))
+    results = []
+    try:
+        for task in group_tasks(plan):
+            group = ranges.divide(task)
+            way = data.draw(st.sampled_from((SHUFFLE, RANGE_READS) if group.reads else (SHUFFLE,)))
+            results.append(in_process(group, ranges, way))
+    except UnsupportedError as error:
+        assume("beyond that type" not in str(error))
+        raise
+    check_rows(history, results)
+    sources = {file.path: [row[ROW_ID] for row in file.rows] for file in history.snapshots[-1].files(0)}
+    for result in results:
+        check_partitions(history, plan, result)
+        new = {path: [row[ROW_ID] for row in rows_of(path)] for path in result.added.path.to_pylist()}
+        moved = 0
+        for path in result.removed_data:
+            for at, number in enumerate(sources[path]):
+                found = [
+                    new[to][int(one)] for to, many in result.position_map.remap(path, [at]).items() for one in many
+                ]
+                assert found in ([], [number])
+                moved += len(found)
+        assert moved == sum(map(len, new.values()))
+
+
 def rows_of(path: str) -> list[dict[int, Any]]:
     """The rows of a new file by field id."""
     table = pq.read_table(local_path(path))
@@ -105,6 +141,7 @@ def check_rows(history: History, results: list[GroupResult]) -> None:
 def check_map(history: History, result: GroupResult) -> None:
     """Each mapped position has the expected row, identified by its row number column."""
     moved = result.position_map
+    assert isinstance(moved, PositionMap)
     sources = {file.path: file for file in history.snapshots[-1].files(0)}
     new = {path: [row[ROW_ID] for row in rows_of(path)] for path in moved.targets}
     assert set(moved.targets) == set(result.added.path.to_pylist())
@@ -134,7 +171,7 @@ def check_partitions(history: History, plan: RewriteDataFilesPlan, result: Group
     partition_of = moved_partition if group.proven else row_partition
     sources = {file.path: file for file in history.snapshots[-1].files(0)}
     partitions = dict(zip(result.added.path.to_pylist(), partitions_of(result.added, union), strict=True))
-    for path in result.position_map.sources:
+    for path in result.removed_data:
         for at, row in enumerate(sources[path].rows):
             values = partition_of(history, sources[path], row, group.output_spec_id)
             expected = PartitionKey.from_tuple(union.spec(group.output_spec_id), values)

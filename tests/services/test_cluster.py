@@ -27,7 +27,8 @@ from tests.support.spark.core_table import (
     read_in_tasks,
     seen_by_tasks,
 )
-from tests.support.tables.commits import create_table, open_catalog, reachable, read_rows
+from tests.support.tables.commits import create_table, fork, open_catalog, reachable, read_rows
+from tests.support.tables.ranges import skewed_table, sort_in_ranges
 
 pytestmark = pytest.mark.services
 
@@ -42,6 +43,9 @@ KILLED = [
     ("append", "task"),
     ("delete", "executor"),
     ("rewrite", "executor"),
+    ("range-reads", "executor"),
+    ("shuffle", "task"),
+    ("shuffle", "executor"),
     ("rewrite", "worker"),
 ]
 """The worker is last, because nothing starts it again."""
@@ -100,6 +104,21 @@ def test_every_way_to_read(cluster: Client, places: Places, tmp_path: Path) -> N
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("by", [("v", "name"), ("id",)])
+def test_a_large_group_is_sorted_in_ranges_by_both_workers(
+    cluster: Client, tmp_path: Path, by: tuple[str, ...]
+) -> None:
+    """The rows and their order are those of one task."""
+    table = skewed_table(tmp_path)
+    alone = fork(table, "db.alone")
+    fp.rewrite_data_files(alone, strategy="sort", by=by, options={"rewrite-all": "true"})
+    ranges = cluster.run(sort_in_ranges, dict(table.catalog.properties), table.name(), by)
+    assert [one["rows_by"] for one in ranges] == ["range-reads" if by == ("id",) else "shuffle"]
+    assert ranges[0]["tasks"] > 2
+    found, expected = (fp.plan_scan(one.refresh()).to_arrow().to_pylist() for one in (table, alone))
+    assert list(map(repr, found)) == list(map(repr, expected))
+
+
 @pytest.mark.parametrize(("what", "killed"), KILLED)
 def test_a_killed_task_runs_again_and_is_committed_once(
     cluster: Client, catalog: SqlCatalog, tmp_path: Path, what: str, killed: str
@@ -120,6 +139,8 @@ def test_a_killed_task_runs_again_and_is_committed_once(
         "append": rows + NEW,
         "delete": [row for row in rows if row[0] % 10 != 3],
         "rewrite": rows,
+        "range-reads": rows,
+        "shuffle": rows,
     }
     assert read_rows(table) == sorted(expected[what])
     assert len(table.refresh().metadata.snapshots) == 4

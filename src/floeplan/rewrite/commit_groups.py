@@ -241,7 +241,7 @@ class CommitManager:
 
     def _discard(self, groups: Sequence[GroupResult]) -> None:
         for group in groups:
-            remove_written_files(group.added, TableFiles.of(self.plan.target.table))
+            group.discard(TableFiles.of(self.plan.target.table))
 
 
 def _reload(table: Table) -> Table:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -24,6 +24,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.catalog import load_table, refreshed, require_writable
 from floeplan.errors import FloeplanError
+from floeplan.metadata.files import TableFiles
 from floeplan.predicate.compile import PredicateSource
 from floeplan.rewrite.commit_groups import CommitManager, CommittedGroups
 from floeplan.rewrite.plan.model import (
@@ -36,7 +37,7 @@ from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.progress import NO_PROGRESS, Progress
 from floeplan.rewrite.run.group import GroupResult, GroupTask
-from floeplan.rewrite.run.rewrite_group import prepare
+from floeplan.rewrite.run.rewrite_group import GroupRewriter, cores_of, prepare
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.tasks.runner import run_jobs
 from floeplan.transaction.catalog_commit import CommitOptions, delay_interrupt
@@ -51,10 +52,11 @@ from floeplan.transaction.change import (
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.dangling import dangling_deletes, dangling_deletes_of_one_file
 from floeplan.transaction.equality_writers import refuse_live_writers
-from floeplan.write.metrics import remove_written_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_OwnJob: TypeAlias = Callable[[GroupTask], Callable[[], GroupResult] | None]
 
 JOB_BYTES = 256 * 1024 * 1024
 """Small groups are combined into jobs of about this size."""
@@ -182,6 +184,7 @@ class _Run:
         """Rewrite all groups and commit them."""
         plan, options = self.planned.plan, self.planned.plan.options
         rewriter, tasks = prepare(plan, self.spark)
+        own_job = self._own_job(rewriter)
         stopping = threading.Event()
 
         def on_read(size: int) -> None:
@@ -202,7 +205,7 @@ class _Run:
         pending = list[GroupResult]()
 
         def discard(result: GroupResult) -> None:
-            remove_written_files(result.added, rewriter.target.files)
+            result.discard(rewriter.target.files)
 
         def describe(job: Sequence[GroupTask]) -> str:
             ids = sorted({task.group_id for task in job})[:5]
@@ -210,7 +213,7 @@ class _Run:
 
         running = run_jobs(
             rewriter,
-            _jobs(tasks),
+            _jobs(tasks, lambda task: own_job(task) is not None),
             self.spark,
             weight=lambda task: task.bytes,
             describe=describe,
@@ -218,6 +221,7 @@ class _Run:
             discard=discard,
             error_kind="rewrite-failed",
             stop=stopping.set,
+            own_job=own_job,
         )
         try:
             with closing(running):
@@ -248,6 +252,16 @@ class _Run:
             raise self.failures[0].error
         return result
 
+    def _own_job(self, rewriter: GroupRewriter) -> _OwnJob:
+        """What rewrites a group in several Spark tasks, if it is sorted and larger than a task should hold."""
+        if self.spark is not None:
+            from floeplan.rewrite.run.ranges import RangeRewriter  # imports PySpark
+
+            ranges = RangeRewriter.of(self.planned.plan, rewriter, self.spark, cores_of(self.spark))
+            if ranges is not None:
+                return ranges.job
+        return lambda _: None
+
     def _commit(self, groups: Sequence[GroupResult]) -> None:
         """Commit some groups; a commit that fails fails these groups only, until too many commits have failed."""
         if not groups:
@@ -264,6 +278,11 @@ class _Run:
                     error.committed |= bool(self.committed)
                     raise
                 return
+            finally:
+                # Committed or not, nothing is carried over after this.
+                TableFiles.of(self.planned.plan.target.table).remove(
+                    path for group in groups for path in group.map_files
+                )
             self.committed.append(done)
             self.failures += done.failures
             if done.snapshot_id is not None:
@@ -282,13 +301,17 @@ class _Run:
             deletes_carried=sum(done.deletes_carried for done in self.committed),
             groups_stitched=len({group.group_id for group in groups if not group.decoded_because}),
             failures=tuple(self.failures),
+            ranges=tuple(group.ranges for group in groups if group.ranges is not None),
         )
 
 
-def _jobs(tasks: Sequence[GroupTask]) -> Iterator[list[GroupTask]]:
-    """Combine consecutive groups until a job is worth its start-up."""
+def _jobs(tasks: Sequence[GroupTask], alone: Callable[[GroupTask], bool]) -> Iterator[list[GroupTask]]:
+    """Combine consecutive groups until a job is worth its start-up; some are jobs of their own."""
     job: list[GroupTask] = []
     for task in tasks:
+        if alone(task):
+            yield [task]
+            continue
         job.append(task)
         if sum(one.bytes for one in job) >= JOB_BYTES:
             yield job

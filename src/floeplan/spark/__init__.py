@@ -14,6 +14,7 @@ Modules in reading order:
 - ``pushdown``: the predicates and columns that a query needs of each table, from Spark's optimizer.
 - ``write``: DataFrames as data files, in the tasks that compute them.
 - ``distribution``: rows over tasks (``write.distribution-mode``), with Iceberg's bucket hash in Spark SQL.
+- ``exchange``: Python tasks that move Arrow tables through a shuffle.
 - ``planning``: evaluates manifests in Spark tasks.
 - ``incremental``: appended rows and changelogs between snapshots.
 - ``metadata_tables``: snapshots, manifests, entries, files and partitions as DataFrames.

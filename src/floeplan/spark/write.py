@@ -20,10 +20,10 @@ their own, and Spark Connect, whose sessions cannot be copied, keep Spark's batc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
@@ -57,7 +57,13 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 _Batches: TypeAlias = Iterable[pa.RecordBatch]
-ReportFiles: TypeAlias = Callable[[EntriesTable], EntriesTable]
+
+
+class ReportFiles(Protocol):
+    """What tasks report their files with."""
+
+    def __call__(self, entries: EntriesTable, others: Sequence[str] = ()) -> EntriesTable:
+        """Report data files by their entries, and others by their paths; return the entries."""
 
 
 class WideRowError(FloeplanError):
@@ -158,9 +164,9 @@ def removed_on_failure(spark: SparkSession, files: TableFiles) -> Iterator[Repor
     """Yield a function that tasks report their files with; when a job in this context fails, they are removed."""
     paths = None if is_connect(spark) else spark.sparkContext.accumulator([], _ListAccumulator())
 
-    def report(entries: EntriesTable) -> EntriesTable:
+    def report(entries: EntriesTable, others: Sequence[str] = ()) -> EntriesTable:
         if paths is not None:
-            paths.add(entries.path.to_pylist())
+            paths.add([*entries.path.to_pylist(), *others])
         return entries
 
     try:

@@ -131,16 +131,20 @@ class SparkTasks:
     def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
         ensure_package(self.spark)
         numbers = self.spark.range(0, len(batches), 1, len(batches))
-        self._describe_job(description)
-        try:
+        with job_description(self.spark, description):
             return _outcomes(numbers.mapInArrow(spark_task(task, batches), RESULT_SCHEMA).toArrow().sort_by("batch"))
-        finally:
-            self._describe_job(None)
 
-    def _describe_job(self, description: str | None) -> None:
-        """Name the job in Spark's UI; Spark Connect has no SparkContext to do that."""
+
+@contextmanager
+def job_description(spark: SparkSession, description: str) -> Iterator[None]:
+    """Name the jobs of the block in Spark's UI; Spark Connect has no SparkContext to do that."""
+    with suppress(Exception):
+        spark.sparkContext.setJobDescription(description)
+    try:
+        yield
+    finally:
         with suppress(Exception):
-            self.spark.sparkContext.setJobDescription(cast(str, description))
+            spark.sparkContext.setJobDescription(cast(str, None))
 
 
 def run_tasks(
@@ -151,6 +155,7 @@ def run_tasks(
     weights: Sequence[float] | None = None,
     description: str = "",
     discard: Callable[[Result], None] | None = None,
+    one_each: bool = False,
 ) -> list[Result]:
     """Run a task over all descriptors, and return all results or raise.
 
@@ -161,15 +166,18 @@ def run_tasks(
         weights: Bytes of work of each descriptor, to balance batches; equal when not given.
         description: Shown in Spark's UI.
         discard: Called with the results of the other tasks when one failed.
+        one_each: Run a Spark task for each descriptor, however many there are and however little their work is.
 
     Returns:
         One result for each batch.
     """
     if not descriptors:
         return []
+    if spark is not None and one_each:
+        return _results(SparkTasks(spark).run(task, [[one] for one in descriptors], description), discard)
     sizes = np.ones(len(descriptors)) * TASK_BYTES if weights is None else np.asarray(weights, dtype=np.float64)
     executor: Executor = LocalThreads() if spark is None or sizes.sum() <= LOCAL_BYTES else SparkTasks(spark)
-    return _results(executor.run(task, _batches(descriptors, sizes, executor.cores), description), discard)
+    return _results(executor.run(task, balanced_batches(descriptors, sizes, executor.cores), description), discard)
 
 
 def run_jobs(
@@ -183,6 +191,7 @@ def run_jobs(
     discard: Callable[[Result], None],
     error_kind: str,
     stop: Callable[[], None] | None = None,
+    own_job: Callable[[Descriptor], Callable[[], Result] | None] = lambda _: None,
 ) -> Generator[JobOutcomes[Descriptor, Result]]:
     """Run jobs, and yield each descriptor of a job with its outcome as jobs finish.
 
@@ -196,6 +205,7 @@ def run_jobs(
         discard: Called with the results that the caller did not get, when it stops early.
         error_kind: The kind of an error that is none of Floeplan's.
         stop: Called when the caller stops early; may make tasks in this process fail soon.
+        own_job: What processes the only descriptor of a job by Spark jobs of its own; ``None`` for one task.
     """
     tag = f"floeplan-{uuid.uuid4().hex[:12]}"  # by which Spark finds the jobs to interrupt
 
@@ -203,6 +213,9 @@ def run_jobs(
         try:
             if spark is not None:
                 spark.addTag(tag)
+            own = own_job(job[0]) if len(job) == 1 else None
+            if own is not None:
+                return [(job[0], TaskOutcome(own()))]
             outcomes = run_tasks(
                 partial(_run_isolated, task, error_kind),
                 list(enumerate(job)),
@@ -309,7 +322,7 @@ def _results(outcomes: Sequence[TaskOutcome[Result]], discard: Callable[[Result]
     raise first
 
 
-def _batches(descriptors: Sequence[Descriptor], sizes: Floats, limit: int) -> Batches[Descriptor]:
+def balanced_batches(descriptors: Sequence[Descriptor], sizes: Floats, limit: int) -> Batches[Descriptor]:
     """At most ``limit`` batches of about equal weight, none below ``TASK_BYTES``; heavy descriptors are dealt first."""
     count = int(min(limit, len(descriptors), max(1, -(-sizes.sum() // TASK_BYTES))))
     load, members = np.zeros(count), [cast("list[int]", []) for _ in range(count)]

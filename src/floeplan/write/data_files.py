@@ -291,6 +291,11 @@ class FileTask:
     first_row_id: int | None
 
 
+def full_schema(target: WriteTarget) -> Schema:
+    """All stored columns and, in format 3, the row lineage."""
+    return Schema(*target.stored_schema.fields, *((ROW_ID, LAST_UPDATED) if target.format_version >= 3 else ()))
+
+
 class FullRowReader:
     """Reads rows to write them again, in the columns of a schema: by default all and, in format 3, the row lineage.
 
@@ -303,8 +308,7 @@ class FullRowReader:
     def __init__(self, target: WriteTarget, files: FileRows, schema: Schema | None = None) -> None:
         self._files = files
         self._lineage = target.format_version >= 3
-        extra = (ROW_ID, LAST_UPDATED) if self._lineage else ()
-        self.schema = schema or Schema(*target.stored_schema.fields, *extra)
+        self.schema = schema or full_schema(target)
 
     def read(self, task: FileTask, opened: OpenFile, selection: RowSelection) -> pa.Table:
         """The live rows at these positions."""

@@ -85,6 +85,15 @@ def change(spark: SparkSession, properties: Mapping[str, str], name: str, what: 
         fp.append(table, spark.createDataFrame(arrow(NEW)).repartition(2))
     elif what == "delete":
         fp.delete(table, "id % 10 = 3", spark=spark, mode="copy-on-write")
+    elif what in ("range-reads", "shuffle"):
+        how = (
+            {"strategy": "sort", "by": ["id"]}
+            if what == "range-reads"
+            else {"strategy": "zorder", "by": ["id", "part"]}
+        )
+        options = {"rewrite-all": "true", "target-file-size-bytes": "500", "range-task-bytes": "600"}
+        done = fp.rewrite_data_files(table, spark=spark, **how, options=options)
+        assert {one.rows_by for one in done.ranges} == {what}
     else:
         fp.rewrite_data_files(table, spark=spark, strategy="sort", by=["id"], options={"rewrite-all": "true"})
     catalog.close()

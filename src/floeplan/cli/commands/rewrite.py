@@ -178,6 +178,10 @@ def draw_rewrite(result: RewriteResult) -> RenderableType:
         drawn.add_row("concurrent deletes", f"{counted(result.deletes_carried, 'row')} deleted again in the new files")
     if result.groups_stitched:
         drawn.add_row("copied", f"{counted(result.groups_stitched, 'group')} copied without decoding")
+    if result.ranges:
+        tasks, ways = sum(one.tasks for one in result.ranges), sorted({one.rows_by for one in result.ranges})
+        groups = counted(len(result.ranges), "group")
+        drawn.add_row("in ranges", f"{groups} by {counted(tasks, 'Spark task')} ({', '.join(ways)})")
     drawn.add_row("snapshots", ", ".join(map(str, result.snapshot_ids)))
     failures = [Text(f"! group {one.group_id}: {one.error.message}", style="yellow") for one in result.failures]
     warnings = [Text(f"! {warning.message}", style="yellow") for warning in result.planning.warnings]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ _RUNTIME_OPTIONS = (
     "partial_progress_max_failed_commits",
     "max_concurrent_file_group_rewrites",
     "task_memory_bytes",
+    "range_task_bytes",
 )
 """Options that change how a rewrite runs, not its result."""
 
@@ -266,6 +267,25 @@ class GroupFailure:
         return {"group_id": self.group_id, "kind": self.error.kind, "message": self.error.message}
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRanges:
+    """How a group was sorted or clustered in several Spark tasks.
+
+    Attributes:
+        group_id: The group.
+        tasks: Its tasks, a range of the order each.
+        rows_by: How rows reached their task: ``shuffle``, or ``range-reads``, where each task reads its own.
+        read_bytes: Bytes of the old files that tasks read, a file once for each task that reads it.
+        moved_bytes: Bytes of the old files whose rows were moved between tasks.
+    """
+
+    group_id: int
+    tasks: int
+    rows_by: str
+    read_bytes: int
+    moved_bytes: int
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class RewriteResult(Displayed):
     """One rewrite.
@@ -282,6 +302,7 @@ class RewriteResult(Displayed):
             carried over to the new files.
         groups_stitched: Groups whose row groups were copied without decoding.
         failures: Groups that stay unchanged.
+        ranges: Groups that were rewritten in several Spark tasks.
     """
 
     planning: RewriteDataFilesPlanningResult
@@ -294,6 +315,7 @@ class RewriteResult(Displayed):
     deletes_carried: int = 0
     groups_stitched: int = 0
     failures: tuple[GroupFailure, ...] = ()
+    ranges: tuple[GroupRanges, ...] = ()
 
     @property
     def groups_failed(self) -> int:
@@ -302,13 +324,14 @@ class RewriteResult(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
-        counters = fields(self)[2:-1]  # all between the snapshots and the failures
+        counters = fields(self)[2:-2]  # all between the snapshots and the failures
         return {
             **self.planning.to_dict(),
             "snapshot_ids": list(self.snapshot_ids),
             **{field.name: getattr(self, field.name) for field in counters},
             "groups_failed": self.groups_failed,
             "failures": [failure.to_dict() for failure in self.failures],
+            "ranges": [asdict(one) for one in self.ranges],
         }
 
 

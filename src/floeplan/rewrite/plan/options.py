@@ -89,6 +89,8 @@ class RewriteOptions:
     """Concurrent Spark jobs; a job is one large group or several small ones."""
     task_memory_bytes: int | None = None
     """Memory for sorting one group, beyond which it spills to disk; defaults to the task's share of its machine."""
+    range_task_bytes: int | None = None
+    """Bytes that one Spark task sorts, larger groups take several; defaults to 1/8 of a core's memory on clusters."""
     use_starting_sequence_number: bool = True
     """Give new files the sequence number of the planned snapshot, so that newer equality deletes apply to them."""
     remove_dangling_deletes: bool = True
@@ -168,6 +170,7 @@ _POSITIVE = (
     "partial_progress_max_commits",
     "max_concurrent_file_group_rewrites",
     "task_memory_bytes",
+    "range_task_bytes",
 )
 _NOT_NEGATIVE = (
     "min_file_size_bytes",

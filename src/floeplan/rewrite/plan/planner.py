@@ -155,6 +155,8 @@ class RewriteDataFilesPlanner:
             # Parquet footers have no NaN counts: a file copied from others has the sum of those in their entries.
             fields = fields_by_id(self.target.schema).items()
             stats |= {i for i, field in fields if isinstance(field.field_type, FloatType | DoubleType)}
+        if not self.order.is_unsorted:
+            stats |= {self.order.fields[0].source_id}  # tells which files a range of the order overlaps
         entries = reader.entries(reader.manifest_rows(DATA, keep), EntryColumns(_ENTRY_COLUMNS, stats=stats))
         is_data = manifests.content == DATA
         # Live files in manifests that were not read; a manifest without counts (-1) adds none.

@@ -9,7 +9,9 @@ Modules in reading order:
 - ``rewrite_group``: the groups of a plan as tasks; what a task does: copy row groups, join pages, or write rows;
 - ``join_group``: a new file from encoded pages;
 - ``write_group``: rows decoded, sorted and written; ``sorting``: in memory or on disk, encoded by
-  several threads.
+  several threads;
+- ``ranges``: a large group sorted by several Spark tasks; ``range_task``: what these do; ``stored_map``: where their
+  rows went, in files.
 
 Imported by ``rewrite.commit_groups``, ``rewrite.execute``, ``rewrite.spec_upgrade`` and everything above ``rewrite``.
 """

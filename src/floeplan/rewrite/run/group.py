@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,16 @@ from pyiceberg.table.sorting import SortOrder
 
 from floeplan.errors import FloeplanError
 from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.plan.candidates import FileSizes
+from floeplan.rewrite.plan.model import GroupRanges
 from floeplan.rewrite.strategies.base import Strategy
 from floeplan.scan.file_rows import FileRows
 from floeplan.vectors import Ints
 from floeplan.write.data_files import FileTask
+from floeplan.write.metrics import remove_written_files
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import WriteTarget
 
@@ -88,6 +91,8 @@ class GroupResult:
         removed_deletes: Delete files that applied to the replaced files only.
         position_map: Where each row went.
         decoded_because: Why row groups were decoded; empty when they were copied.
+        map_files: Files that the map is in, which are not part of the table.
+        ranges: How the group was divided into tasks; ``None`` for one task.
     """
 
     group_id: int
@@ -95,8 +100,22 @@ class GroupResult:
     added: EntriesTable
     removed_data: tuple[str, ...]
     removed_deletes: tuple[DeleteFileId, ...]
-    position_map: PositionMap
+    position_map: RowMap
     decoded_because: str
+    map_files: tuple[str, ...] = ()
+    ranges: GroupRanges | None = None
+
+    def discard(self, files: TableFiles) -> None:
+        """Remove everything that was written; what cannot be removed remains as an orphan."""
+        remove_written_files(self.added, files)
+        files.remove(self.map_files)
+
+
+class RowMap(Protocol):
+    """Maps rows of old files to rows of new files."""
+
+    def remap(self, path: str, positions: npt.ArrayLike) -> dict[str, Ints]:
+        """Map positions in an old file to sorted positions in new files, by path; deleted rows are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +260,8 @@ class PositionMapBuilder:
     on_read: Callable[[int], None] | None = None
     """Called with the number of rows of each read."""
     rows: int = 0
-    _targets: list[str] = field(default_factory=list)
-    _target_rows: list[int] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)
+    target_rows: list[int] = field(default_factory=list)
     _read: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
     _written: list[Runs] = field(default_factory=list)
 
@@ -260,27 +279,31 @@ class PositionMapBuilder:
         read = sum(int(counts.sum()) for _, counts in numbers)
         if read != sum(rows):
             raise FloeplanError(f"{read} rows were read and {sum(rows)} written; nothing is committed")
-        self._targets += targets
-        self._target_rows += rows
+        self.targets += targets
+        self.target_rows += rows
         self._written += numbers
+
+    def check_complete(self) -> None:
+        """Refuse when fewer or more rows were written than read."""
+        if self.rows != sum(self.target_rows):
+            raise FloeplanError(f"{self.rows} rows were read and {sum(self.target_rows)} written")
 
     def finish(self) -> PositionMap:
         """The map."""
-        if self.rows != sum(self._target_rows):
-            raise FloeplanError(f"{self.rows} rows were read and {sum(self._target_rows)} written")
+        self.check_complete()
         source, position, size = (_concat([part[i] for part in self._read]) for i in range(3))
         first: Ints | None = None
         offset: _AnyInts
         if _SHUFFLED * sum(len(start) for start, _ in self._written) > self.rows:
-            offset = self._offset_per_row()
+            offset = self.offset_per_row()
         else:
             start, count = (_concat([part[i] for part in self._written]) for i in range(2))
             order = np.argsort(start)
             first, offset = start[order], (np.cumsum(count) - count)[order]
-        rows = np.array(self._target_rows, dtype=np.int64)
-        return PositionMap(tuple(self.sources), tuple(self._targets), rows, source, position, size, first, offset)
+        rows = np.array(self.target_rows, dtype=np.int64)
+        return PositionMap(tuple(self.sources), tuple(self.targets), rows, source, position, size, first, offset)
 
-    def _offset_per_row(self) -> _AnyInts:
+    def offset_per_row(self) -> _AnyInts:
         """The offset of every row number, in the narrowest type; frees what was recorded piece by piece."""
         offsets = np.empty(self.rows, dtype=np.min_scalar_type(self.rows))
         done = 0

@@ -26,6 +26,7 @@ from pyiceberg.table.sorting import SortOrder
 
 from floeplan.errors import FloeplanError
 from floeplan.formats.stored import PARQUET
+from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.rewrite.pages.column_chunk import CODECS
 from floeplan.rewrite.pages.new_file import MIN_ROW_GROUP_BYTES, small_row_groups_reason, stitch, stitch_obstacle
@@ -98,19 +99,9 @@ class GroupRewriter:
 
     def __call__(self, task: GroupTask, attempt_id: str) -> GroupResult:
         """Rewrite a group."""
-        properties = {**self.target.properties, _TARGET_SIZE: str(task.max_file_bytes)}
         files = [one.file for one in task.files]
-        attempt = GroupAttempt(
-            task=task,
-            target=replace(self.target, spec_id=task.output_spec_id, properties=properties),
-            strategy=self.strategy,
-            order=self.order,
-            token=f"{attempt_id}-{task.group_id:05d}",
-            files=FileRows(self.table),
-            position_map=PositionMapBuilder([file.path for file in files], self._count_bytes(task)),
-            memory=self.memory or self.core_memory * task.cores,
-            threads=task.cores,
-        )
+        positions = PositionMapBuilder([file.path for file in files], self._count_bytes(task))
+        attempt = self.attempt(task, f"{attempt_id}-{task.group_id:05d}", positions)
         decoded_because = reason_to_decode(attempt)
         with ExitStack() as written:
             partition = None if task.partition is None else FilePartition.of(attempt.target.union, task.partition)
@@ -125,10 +116,25 @@ class GroupRewriter:
                 bytes=task.bytes,
                 added=added,
                 removed_data=tuple(file.path for file in files),
-                removed_deletes=tuple(dict.fromkeys(d for file in files for d in file_scoped_deletes(file))),
+                removed_deletes=removed_deletes(task),
                 position_map=attempt.position_map.finish(),
                 decoded_because=decoded_because,
             )
+
+    def attempt(self, task: GroupTask, token: str, positions: PositionMapBuilder) -> GroupAttempt:
+        """An attempt at a group or a range of one."""
+        properties = {**self.target.properties, _TARGET_SIZE: str(task.max_file_bytes)}
+        return GroupAttempt(
+            task=task,
+            target=replace(self.target, spec_id=task.output_spec_id, properties=properties),
+            strategy=self.strategy,
+            order=self.order,
+            token=token,
+            files=FileRows(self.table),
+            position_map=positions,
+            memory=self.memory or self.core_memory * task.cores,
+            threads=task.cores,
+        )
 
     def _count_bytes(self, task: GroupTask) -> Callable[[int], None] | None:
         """Reports the rows that are read as their share of the group's bytes."""
@@ -156,6 +162,11 @@ class GroupRewriter:
             return True  # rewriting the group will report the problem of the file
         used = {code for leaf in footer.leaves for code in footer.chunks(leaf).codec.tolist()}
         return used <= {CODECS[self.target.options.codec]}
+
+
+def removed_deletes(task: GroupTask) -> tuple[DeleteFileId, ...]:
+    """Delete files that applied to the files of a group only."""
+    return tuple(dict.fromkeys(delete for one in task.files for delete in file_scoped_deletes(one.file)))
 
 
 def reason_to_decode(attempt: GroupAttempt) -> str:
@@ -312,13 +323,17 @@ def task_memory(spark: SparkSession | None) -> int:
     """
     if spark is None:
         return max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // (os.cpu_count() or 1))
-    local = _LOCAL_MASTER.match(_setting(spark, "spark.master"))
-    for name in ("spark.executor.pyspark.memory", "spark.driver.memory" if local else "spark.executor.memory"):
+    for name in ("spark.executor.pyspark.memory", f"spark.{'driver' if is_local(spark) else 'executor'}.memory"):
         # A size as Spark writes it; a number without a unit is in MiB.
         found = _SIZE.fullmatch(_setting(spark, name).strip())
         if found and int(found[1]):
             return int(found[1]) * _UNITS[found[2].lower()] // cores_of(spark).per_executor
     return DEFAULT_MEMORY // cores_of(spark).per_executor
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether the tasks of a session run in its driver."""
+    return _LOCAL_MASTER.match(_setting(spark, "spark.master")) is not None
 
 
 def _setting(spark: SparkSession, name: str) -> str:

@@ -26,17 +26,18 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortField, SortOrder
 from floeplan.metadata.manifests.entries import EntriesTable, concat_entries
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
-from floeplan.rewrite.run.group import GroupAttempt, Runs, runs_of
+from floeplan.rewrite.run.group import GroupAttempt, GroupTask, Runs, runs_of
 from floeplan.rewrite.run.sorting import COPIES, ORDER_BYTES, BufferedRows, SortedFileWriter, sort_on_disk
-from floeplan.rewrite.strategies.base import RowOrder
+from floeplan.rewrite.strategies.base import RowOrder, Strategy
 from floeplan.rewrite.strategies.curves import SAMPLE_ROWS
 from floeplan.scan.file_rows import OpenFile
 from floeplan.schemas import fields_by_id
 from floeplan.tasks.runner import parallel_map, prefetch
 from floeplan.vectors import Ints
 from floeplan.write.conform import conform
-from floeplan.write.data_files import DataFileWriter, FileTask, FullRowReader
+from floeplan.write.data_files import DataFileWriter, FileTask, FullRowReader, full_schema
 from floeplan.write.partitioning import FilePartition, partitions_of, split
+from floeplan.write.target import WriteTarget
 
 PROCESS_BYTES = 150 * 1024 * 1024
 """Memory of a task before it has read a row: the interpreter and the libraries."""
@@ -59,16 +60,16 @@ class _RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class Batch:
     """Rows, their row numbers in reading order, and the fraction of the group's bytes that they are."""
 
     rows: pa.Table
     numbers: Ints
     share: float
 
-    def slice(self, first: int, count: int) -> _Batch:
+    def slice(self, first: int, count: int) -> Batch:
         """Some of the rows."""
-        return _Batch(self.rows.slice(first, count), self.numbers[first : first + count], 0.0)
+        return Batch(self.rows.slice(first, count), self.numbers[first : first + count], 0.0)
 
 
 class GroupWriter:
@@ -78,20 +79,14 @@ class GroupWriter:
         self.attempt = attempt
         self.task, self.target = attempt.task, attempt.target
         self.whole = FullRowReader(attempt.target, attempt.files)
+        self.total_rows = max(1, sum(task.file.record_count for task in self.task.files))
         self._writer: DataFileWriter | None = None
 
     def write(self, written: ExitStack) -> EntriesTable:
         """Write the group; return the entries of the new files. ``written`` removes them on an error."""
-        order = self.attempt.order
-        sort_order = order
-        if self.task.partition is None and self.attempt.strategy.partition_first:
-            # Rows go to several partitions: sorted by partition first, each of them comes once.
-            fields = self.target.union.spec(self.task.output_spec_id).fields
-            partition = [SortField(field.source_id, field.transform) for field in fields if not field.is_void]
-            sort_order = SortOrder(*partition, *order.fields, order_id=order.order_id)
-        if sort_order.is_unsorted:
+        order, row_order = self.attempt.order, self._row_order()
+        if row_order is None:
             return self._write_stream(self._rows(), written)
-        row_order = self.attempt.strategy.row_order(self.whole.schema, sort_order)
         batches = self._rows(self.attempt.threads)
         pieces, share = self._buffer(batches)
         if share < 1.0 - _ROUNDING:
@@ -115,13 +110,17 @@ class GroupWriter:
         column = pa.array([order.order_id] * len(added), added.table.schema.field(at).type)
         return EntriesTable(added.table.set_column(at, "sort_order_id", column), added.partition_types)
 
-    def _rows(self, threads: int = 1) -> Iterator[_Batch]:
+    def _row_order(self) -> RowOrder | None:
+        """The order of the group; ``None`` when rows keep theirs."""
+        return group_order(self.task, self.target, self.attempt.strategy, self.attempt.order)
+
+    def _rows(self, threads: int = 1) -> Iterator[Batch]:
         """Read live rows, row group by row group."""
         total = max(1, self.task.bytes)
         for group, rows, found in parallel_map(self._read, self._row_groups(), threads):
             share = group.task.file.file_size * group.rows / max(1, group.opened.stored.num_rows) / total
             numbers = self.attempt.position_map.add_read(group.source, found.starts, found.counts)
-            yield _Batch(rows, np.arange(numbers.start, numbers.stop, dtype=np.int64), share)
+            yield Batch(rows, np.arange(numbers.start, numbers.stop, dtype=np.int64), share)
 
     def _row_groups(self) -> Iterator[_RowGroup]:
         for source, task in enumerate(self.task.files):
@@ -135,7 +134,7 @@ class GroupWriter:
         rows, found = self.whole.read_with_positions(group.task, group.opened, group.live)
         return group, rows, found
 
-    def _buffer(self, batches: Iterator[_Batch]) -> tuple[list[pa.Table], float]:
+    def _buffer(self, batches: Iterator[Batch]) -> tuple[list[pa.Table], float]:
         """Buffer rows until they exceed the memory; return them and the fraction of the group that they are.
 
         The first batch estimates the size of the group; later batches may still turn out to be larger.
@@ -157,31 +156,30 @@ class GroupWriter:
                 return pieces, min(share, 1.0 - 2 * _ROUNDING)
         return pieces, 1.0
 
-    def _sorted_batches(self, buffered: BufferedRows) -> Iterator[_Batch]:
+    def _sorted_batches(self, buffered: BufferedRows) -> Iterator[Batch]:
         """Buffered rows in sorted order, a row group at a time."""
         step = max(1, int(len(buffered) * self.target.options.row_group_size / max(1, buffered.rows.nbytes)))
         for first in range(0, len(buffered), step):
             rows = buffered.sorted_rows(first, step)
             numbers = buffered.permutation[first : first + step].astype(np.int64)
-            yield _Batch(rows, numbers, rows.num_rows / len(buffered))
+            yield Batch(rows, numbers, rows.num_rows / len(buffered))
 
     def _sort_on_disk(
         self, order: RowOrder, tables: Iterator[pa.Table], buffered: Sequence[pa.Table], share: float
-    ) -> Iterator[_Batch]:
+    ) -> Iterator[Batch]:
         """All rows of the group in sorted order, range by range."""
         size = sum(table.nbytes for table in buffered) / share
         row_groups = 2 * min(size, self.target.options.row_group_size)
         memory = max(self.attempt.memory / 4, self.attempt.memory - PROCESS_BYTES - row_groups)
         ranges = math.ceil(size * COPIES / memory)
-        total = max(1, sum(task.file.record_count for task in self.task.files))
-        for table in prefetch(sort_on_disk(order, tables, self._sample_keys(order), ranges, total)):
+        for table in prefetch(sort_on_disk(order, tables, self._sample_keys(order), ranges, self.total_rows)):
             numbers = np.asarray(table.column(_NUMBER))
-            yield _Batch(table.drop_columns([_NUMBER]), numbers, table.num_rows / total)
+            yield Batch(table.drop_columns([_NUMBER]), numbers, table.num_rows / self.total_rows)
 
     def _sample_keys(self, order: RowOrder) -> pa.Table:
         """Sample the key columns evenly over all row groups; deleted rows are harmless."""
-        schema, total = order.key_schema, sum(task.file.record_count for task in self.task.files)
-        every, seen, parts = max(1, -(-total // SAMPLE_ROWS)), 0, []
+        schema = order.key_schema
+        every, seen, parts = max(1, -(-self.total_rows // SAMPLE_ROWS)), 0, []
         for task in self.task.files:
             opened = self.attempt.files.open(replace(task.file, deletes=()))
             stored = opened.stored
@@ -191,13 +189,13 @@ class GroupWriter:
                 seen += rows.num_rows
         return pa.concat_tables(parts, promote_options="permissive")
 
-    def _write_stream(self, batches: Iterable[_Batch], written: ExitStack) -> EntriesTable:
+    def _write_stream(self, batches: Iterable[Batch], written: ExitStack) -> EntriesTable:
         """Write batches as they come."""
         portions = groupby(_divide(batches, self.task.outputs, self._corrected_outputs), key=itemgetter(0))
         parts = [self._write_portion(written, number, (b for _, b in portion)) for number, portion in portions]
         return concat_entries(parts, self.target.union)
 
-    def _write_portion(self, written: ExitStack, number: int, batches: Iterator[_Batch]) -> EntriesTable:
+    def _write_portion(self, written: ExitStack, number: int, batches: Iterator[Batch]) -> EntriesTable:
         """Write one portion and record where each row went."""
         token = f"{self.attempt.token}-{number}"
         self._writer = writer = written.enter_context(
@@ -220,7 +218,7 @@ class GroupWriter:
             )
         return added
 
-    def _numbers_by_partition(self, batch: _Batch) -> Iterator[tuple[PartitionKey, Ints]]:
+    def _numbers_by_partition(self, batch: Batch) -> Iterator[tuple[PartitionKey, Ints]]:
         """The row numbers of each partition."""
         if self.task.partition is not None:
             return iter([(self.task.partition, batch.numbers)])
@@ -238,6 +236,16 @@ class GroupWriter:
         return min(self.task.outputs, self.task.sizes.expected_outputs(self._writer.flush() * self.task.outputs))
 
 
+def group_order(task: GroupTask, target: WriteTarget, strategy: Strategy, order: SortOrder) -> RowOrder | None:
+    """How the rows of a group are ordered; ``None`` when they keep their order."""
+    if task.partition is None and strategy.partition_first:
+        # Rows go to several partitions: sorted by partition first, each of them comes once.
+        fields = target.union.spec(task.output_spec_id).fields
+        partition = [SortField(field.source_id, field.transform) for field in fields if not field.is_void]
+        order = SortOrder(*partition, *order.fields, order_id=order.order_id)
+    return None if order.is_unsorted else strategy.row_order(full_schema(target), order)
+
+
 def _with_numbers(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Append the row numbers in reading order as a column."""
     first = 0
@@ -246,7 +254,7 @@ def _with_numbers(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         first += table.num_rows
 
 
-def _divide(batches: Iterable[_Batch], portions: int, corrected: Callable[[], int]) -> Iterator[tuple[int, _Batch]]:
+def _divide(batches: Iterable[Batch], portions: int, corrected: Callable[[], int]) -> Iterator[tuple[int, Batch]]:
     """Cut batches so that every portion has the same share; yield each with the number of its portion, ascending.
 
     Where the first portion would end, ``corrected`` returns how many there will be.

@@ -2,9 +2,11 @@
 
 A group that fits into memory is sorted by one permutation of its rows. A larger one spills to disk in *ranges*
 (``rewrite.run.sorting``): ``RowOrder.ranges`` chooses them from a sample; rows are assigned to them, each is sorted.
+On a cluster several tasks sort a group, a range each (``rewrite.run.ranges``): ``Cuts`` divides it.
 
-Rule: rows with equal keys are in the same range, so ranges one after the other are sorted. A key that very many rows
-share gets a range of its own with an odd number: its rows need no sorting and are streamed.
+Rule: on disk, rows with equal keys are in the same range, so ranges one after the other are sorted. A key that very
+many rows share gets a range of its own with an odd number: its rows need no sorting and are streamed. ``Cuts`` divides
+such rows by their number, so that tasks share them.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -77,6 +80,14 @@ class RowOrder:
         """The row numbers in sorted order; ``rows`` needs the columns of ``key_schema`` only."""
         return sort_row_numbers(rows, self.schema, self.order)
 
+    def fitted(self, sample: pa.Table, total_rows: int) -> RowOrder:
+        """The same order for rows that are compared in several tasks; ``sample`` has some keys of ``total_rows``."""
+        return self
+
+    def exact_permutation(self, rows: pa.Table) -> npt.NDArray[np.integer[Any]]:
+        """As ``permutation``, stable, and the same for two rows in whichever tables they are compared."""
+        return self.permutation(rows)
+
     def ranges(self, sample: pa.Table, count: int, total_rows: int) -> RowRanges:
         """Choose about ``count`` ranges of equal size from a sample of the key columns of ``total_rows`` rows."""
         ordered = sort_rows(sample, self.schema, self.order)
@@ -108,6 +119,49 @@ class _SortedRanges:
 
     def plain(self, rows: pa.Table) -> pa.Table:
         return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Divides the rows of a group into consecutive ranges, one for each task.
+
+    Rows are ordered by their keys and, where those are equal, by their number, so no two rows are equal and a key that
+    many rows share is divided like any other.
+
+    Attributes:
+        order: The order, fitted to a sample of the group.
+        firsts: The key columns of the first row of every range but the first, in order.
+        numbers: The numbers of these rows.
+    """
+
+    order: RowOrder
+    firsts: pa.Table
+    numbers: Ints
+
+    @classmethod
+    def of(cls, order: RowOrder, keys: pa.Table, numbers: Ints, shares: Sequence[float]) -> Cuts:
+        """Choose ranges that have these shares of the rows, from sampled keys with their ascending numbers."""
+        ordered = order.exact_permutation(keys)
+        at = (np.cumsum(shares)[:-1] / np.sum(shares) * len(ordered)).astype(np.int64)
+        chosen = ordered[np.unique(at[(at > 0) & (at < len(ordered))])].astype(np.int64)
+        return cls(order, keys.take(pa.array(chosen)).combine_chunks(), numbers[chosen])
+
+    def __len__(self) -> int:
+        """The number of ranges."""
+        return len(self.numbers) + 1
+
+    def assign(self, keys: pa.Table, numbers: Ints) -> Ints:
+        """The range of each row, from its key columns; row numbers ascend."""
+        # Sort the rows together with the first rows of ranges. The sort is stable: of equal keys, the lower number is
+        # first, and a range's first row, which has the same number here and there, is preceded by its copy.
+        cuts = len(self.numbers)
+        plain = keys.select(self.firsts.schema.names).cast(self.firsts.schema)
+        by_number = np.argsort(np.concatenate([self.numbers, numbers]), kind="stable")
+        together = pa.concat_tables([self.firsts, plain]).take(pa.array(by_number))
+        at = by_number[self.order.exact_permutation(together)]
+        found = np.empty(len(at), dtype=np.int64)
+        found[at] = np.cumsum(at < cuts)
+        return found[cuts:]
 
 
 def range_numbers(starts_below: Ints, starts_up_to: Ints) -> Ints:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -65,39 +65,59 @@ class CurveOrder(RowOrder):
     def permutation(self, rows: pa.Table) -> RowNumbers:
         return curve_rows(self.keys(rows), self.curve)
 
-    def ranges(self, sample: pa.Table, count: int, total_rows: int) -> CurveRanges:
+    def fitted(self, sample: pa.Table, total_rows: int) -> FittedCurve:
         distinct = [pc.unique(comparable(column.combine_chunks())).drop_null() for column in self.keys(sample)]
         levels = tuple(values.take(pc.sort_indices(values)) for values in distinct)
-        bits = cell_bits(len(levels), total_rows)
-        positions = np.sort(CurveRanges(self, levels, bits, np.zeros(0, dtype=np.uint64)).positions(sample)[0])
+        return FittedCurve(self.schema, self.order, self.curve, levels, cell_bits(len(levels), total_rows))
+
+    def ranges(self, sample: pa.Table, count: int, total_rows: int) -> CurveRanges:
+        return self.fitted(sample, total_rows).ranges(sample, count, total_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedCurve(CurveOrder):
+    """A curve whose cells come from a sample, so that rows of several tables are on one curve.
+
+    Attributes:
+        levels: The distinct values of each key column in the sample.
+        bits: Bits per column.
+    """
+
+    levels: tuple[pa.Array, ...]
+    bits: int
+
+    def positions(self, rows: pa.Table) -> list[Words]:
+        """The position of every row on the curve, in words of which the first leads."""
+        pairs = zip(self.levels, self.keys(rows), strict=True)
+        codes = [level_codes(levels, comparable(column.combine_chunks()), self.bits) for levels, column in pairs]
+        return curve_words(codes, self.bits, self.curve)
+
+    def permutation(self, rows: pa.Table) -> RowNumbers:
+        leading = order_words(self.keys(rows)[0].combine_chunks())
+        return _by_position(self.positions(rows), self.bits * len(self.levels), leading)
+
+    def exact_permutation(self, rows: pa.Table) -> npt.NDArray[np.integer[Any]]:
+        # Only by position: how rows within a cell compare depends on the other rows of their table.
+        return np.argsort(self.positions(rows)[0], kind="stable")
+
+    def fitted(self, sample: pa.Table, total_rows: int) -> FittedCurve:
+        return self
+
+    def ranges(self, sample: pa.Table, count: int, total_rows: int) -> CurveRanges:
+        positions = np.sort(self.positions(sample)[0])
         cuts = np.linspace(0, len(positions), count, endpoint=False).astype(np.int64)[1:]
-        return CurveRanges(self, levels, bits, np.unique(positions[cuts]))
+        return CurveRanges(self, np.unique(positions[cuts]))
 
 
 @dataclass(frozen=True, slots=True)
 class CurveRanges:
-    """Ranges of a curve whose cells come from a sample.
+    """Ranges of a curve; ``firsts`` holds the first position of every range but the first."""
 
-    Attributes:
-        order: The order.
-        levels: The distinct values of each key column in the sample.
-        bits: Bits per column.
-        firsts: The first position of every range but the first.
-    """
-
-    order: CurveOrder
-    levels: tuple[pa.Array, ...]
-    bits: int
+    order: FittedCurve
     firsts: Words
 
-    def positions(self, rows: pa.Table) -> list[Words]:
-        """The position of every row on the curve, in words of which the first leads."""
-        pairs = zip(self.levels, self.order.keys(rows), strict=True)
-        codes = [level_codes(levels, comparable(column.combine_chunks()), self.bits) for levels, column in pairs]
-        return curve_words(codes, self.bits, self.order.curve)
-
     def assign(self, rows: pa.Table) -> tuple[pa.Table, Ints]:
-        words = self.positions(rows)
+        words = self.order.positions(rows)
         for number, word in enumerate(words):
             rows = rows.append_column(f"{_WORD}{number}", pa.array(word))
         below, up_to = (np.searchsorted(self.firsts, words[0], side=side) for side in ("left", "right"))
@@ -107,7 +127,8 @@ class CurveRanges:
         words = [np.asarray(rows.column(name)) for name in rows.schema.names if name.startswith(_WORD)]
         plain = self.plain(rows)
         leading = order_words(self.order.keys(plain)[0].combine_chunks())
-        return take_rows(plain, pa.array(_by_position(words, self.bits * len(self.levels), leading)))
+        used_bits = self.order.bits * len(self.order.levels)
+        return take_rows(plain, pa.array(_by_position(words, used_bits, leading)))
 
     def plain(self, rows: pa.Table) -> pa.Table:
         return rows.drop_columns([name for name in rows.schema.names if name.startswith(_WORD)])

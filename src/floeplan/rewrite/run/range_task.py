@@ -1,0 +1,327 @@
+"""What the tasks of a group do that several of them sort: read rows, divide them into ranges, and write one range.
+
+Rows reach the task of their range in one of two ways. With a *shuffle*, tasks read some row groups each and divide
+their rows (``GroupRows.divide``); Spark moves them. With *range reads*, the task of a range reads the keys of the row
+groups and pages that can hold it according to their statistics, and then the other columns of its rows
+(``GroupRows.of_range``). Either way ``RangeWriter`` sorts and writes them as ``GroupWriter`` does the rows of a group.
+
+Rule: ``Cuts`` assigns each row to one range, by its key and number alone, so every live row is in exactly one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.table.sorting import NullOrder, SortDirection
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from floeplan.formats.stored import PARQUET
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.parquet.prune.pruner import Pruner
+from floeplan.parquet.prune.selection import RowSelection
+from floeplan.predicate.build import and_, or_
+from floeplan.predicate.compile import CompileResult
+from floeplan.predicate.ir import FALSE, Cmp, CmpOp, Column, IrExpr, IsNull
+from floeplan.predicate.literals import Value
+from floeplan.rewrite.run.group import GroupAttempt, GroupTask
+from floeplan.rewrite.run.rewrite_group import GroupRewriter
+from floeplan.rewrite.run.stored_map import MAP_SUFFIX, MapFile, NumberedRowsBuilder, checksum, row_numbers
+from floeplan.rewrite.run.write_group import Batch, GroupWriter
+from floeplan.rewrite.strategies.base import Cuts, RowOrder
+from floeplan.rewrite.strategies.curves import CurveOrder
+from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
+from floeplan.spark.exchange import Part
+from floeplan.vectors import Ints
+from floeplan.write.conform import conform
+from floeplan.write.data_files import FileTask, FullRowReader
+from floeplan.write.parquet_file import encoded_file, high_cardinality_columns
+from floeplan.write.target import WriteTarget
+
+DIVIDED_BYTES = 64 * 1024 * 1024
+"""Bytes of rows that are divided into ranges at once."""
+TRIAL_BYTES = 64 * 1024 * 1024
+"""Bytes of rows that are sorted and encoded to estimate the size of new files."""
+_NUMBER = "floeplan.row-number"
+_INTEGERS = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive row groups of a file: the position of the file in the group, and the first and last of its rows."""
+
+    source: int
+    first_row: int
+    end_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeySample:
+    """Keys of some rows of a file, and what is known of all of them.
+
+    Attributes:
+        source: The position of the file in the group.
+        keys: The key columns of some live rows.
+        numbers: The numbers of these rows.
+        rows: Live rows of the file.
+        checksum: The sum of their numbers.
+        row_groups: Rows of each row group, including deleted ones.
+    """
+
+    source: int
+    keys: pa.Table
+    numbers: Ints
+    rows: int
+    checksum: int
+    row_groups: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTask(GroupTask):
+    """One range of a group.
+
+    Attributes:
+        number: The number of the range.
+        rows: About how many rows it has.
+        size: About how many bytes these have in the old files.
+        sample: The keys of some of them.
+    """
+
+    number: int = 0
+    rows: int = 0
+    size: int = 0
+    sample: pa.Table | None = None
+
+    @property
+    def bytes(self) -> int:
+        return self.size
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """What the task of a range wrote: entries of new files, its map, its rows, and the sum of their numbers."""
+
+    added: EntriesTable
+    map_file: MapFile
+    rows: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRows:
+    """Reads the live rows of a group, with their numbers; pickled and sent to tasks."""
+
+    table: TableRows
+    target: WriteTarget
+    files: tuple[FileTask, ...]
+    order: RowOrder
+
+    def sample(self, source: int, before: int, every: int) -> KeySample:
+        """Read the keys of a file, and keep each ``every``-th row; ``before`` counts the rows of earlier files."""
+        opened = FileRows(self.table).open(self.files[source].file)
+        parts, positions, numbers = list[pa.Table](), list[Ints](), list[Ints]()
+        for selection in _row_groups(opened):
+            rows, live = opened.read(self.order.key_schema, selection)
+            found = selection.narrow(live).to_rows()
+            kept = np.flatnonzero((found + before) % every == 0)
+            parts.append(rows.filter(pa.array(live)).take(pa.array(kept)))
+            positions.append(found[kept])
+            numbers.append(row_numbers(source, found))
+        empty = opened.columns(self.order.key_schema, RowSelection.none())
+        keys = pa.concat_tables([empty, *parts], promote_options="permissive").combine_chunks()
+        taken = row_numbers(source, np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
+        live_rows = sum(map(len, numbers))
+        return KeySample(source, keys, taken, live_rows, checksum(numbers), opened.stored.row_group_rows)
+
+    def trial_ratio(self, sources: Sequence[int]) -> float | None:
+        """Sort and encode some rows: the ratio of new to old bytes of live rows; ``None`` without live rows."""
+        tables, old, reader = list[pa.Table](), 0.0, self._reader(FileRows(self.table))
+        for source in sources:
+            file = self.files[source].file
+            opened = FileRows(self.table).open(file)
+            for selection in _row_groups(opened):
+                if sum(table.nbytes for table in tables) < TRIAL_BYTES:
+                    tables.append(self._conformed(reader.read(self.files[source], opened, selection)))
+                    old += file.file_size * tables[-1].num_rows / max(1, opened.stored.num_rows)
+        rows = pa.concat_tables(tables).combine_chunks() if tables else None
+        if rows is None or not rows.num_rows:
+            return None
+        ordered = rows.take(pa.array(self.order.permutation(rows)))
+        return len(encoded_file(ordered, self.target.options, high_cardinality_columns(ordered))) / old
+
+    def divide(self, cuts: Cuts, pieces: Sequence[Piece]) -> Iterator[Part]:
+        """The rows of some row groups by range, each table in the order of row numbers."""
+        for rows in self._batches(pieces):
+            found = cuts.assign(rows, np.asarray(rows.column(_NUMBER)))
+            narrow = found.astype(np.min_scalar_type(len(cuts)))  # 16 bits are sorted by counting
+            order = np.argsort(narrow, kind="stable")
+            divided, ranges = rows.take(pa.array(order)), found[order]
+            starts = np.flatnonzero(np.diff(ranges, prepend=-1)).tolist()
+            for start, end in zip(starts, [*starts[1:], len(ranges)], strict=True):
+                yield int(ranges[start]), divided.slice(start, end - start)
+
+    def of_range(self, cuts: Cuts, number: int, condition: IrExpr, sources: Sequence[int]) -> Iterator[pa.Table]:
+        """The rows of one range in some files, read where statistics admit the condition that its leading keys meet."""
+        files = FileRows(self.table)
+        reader = self._reader(files)
+        pruner = Pruner(CompileResult(condition, condition, condition), self.table.schemas[0])
+        for source in sources:
+            opened = files.open(self.files[source].file)
+            possible = _admitted(opened, pruner, self.order.order.fields[0].source_id)
+            for selection in _row_groups(opened, possible=possible):
+                keys, live = opened.read(self.order.key_schema, selection)
+                positions = selection.narrow(live)
+                numbers = row_numbers(source, positions.to_rows())
+                inside = cuts.assign(keys.filter(pa.array(live)), numbers) == number
+                if inside.any():
+                    own = positions.narrow(inside)
+                    rows, found = reader.read_with_positions(self.files[source], opened, own)
+                    yield self._numbered(rows, row_numbers(source, found.to_rows()))
+
+    def _batches(self, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
+        """The live rows of row groups, with their numbers, several small row groups at once."""
+        files = FileRows(self.table)
+        files.expect(self.files[piece.source].file for piece in pieces)
+        reader, waiting, size = self._reader(files), list[pa.Table](), 0
+        for piece in pieces:
+            task = self.files[piece.source]
+            opened = files.open(task.file)
+            for selection in _row_groups(opened, piece.first_row, piece.end_row):
+                rows, found = reader.read_with_positions(task, opened, selection)
+                if not rows.num_rows:
+                    continue
+                waiting.append(self._numbered(rows, row_numbers(piece.source, found.to_rows())))
+                size += waiting[-1].nbytes
+                if size >= DIVIDED_BYTES:
+                    yield pa.concat_tables(waiting).combine_chunks()
+                    waiting, size = [], 0
+        if waiting:
+            yield pa.concat_tables(waiting).combine_chunks()
+
+    def _reader(self, files: FileRows) -> FullRowReader:
+        return FullRowReader(self.target, files)
+
+    def _numbered(self, rows: pa.Table, numbers: Ints) -> pa.Table:
+        return self._conformed(rows).append_column(_NUMBER, pa.array(numbers))
+
+    def _conformed(self, rows: pa.Table) -> pa.Table:
+        return conform(rows, self.target.stored_schema, lineage=self.target.format_version > 2)
+
+
+class RangeWriter(GroupWriter):
+    """Writes the rows of a range to new files."""
+
+    def __init__(self, attempt: GroupAttempt, task: RangeTask, order: RowOrder, received: Iterable[pa.Table]) -> None:
+        super().__init__(attempt)
+        self._received, self._order, self._sample = received, order, task.sample
+        self.total_rows = max(1, task.rows)
+        assert isinstance(attempt.position_map, NumberedRowsBuilder)
+        self._positions = attempt.position_map
+
+    def _row_order(self) -> RowOrder:
+        return self._order
+
+    def _rows(self, threads: int = 1) -> Iterator[Batch]:
+        for table in self._received:
+            places = self._positions.add_numbers(np.asarray(table.column(_NUMBER)))
+            rows, share = table.drop_columns([_NUMBER]), table.num_rows / self.total_rows
+            yield Batch(rows, np.arange(places.start, places.stop, dtype=np.int64), share)
+
+    def _buffer(self, batches: Iterator[Batch]) -> tuple[list[pa.Table], float]:
+        pieces, share = super()._buffer(batches)
+        if share == 1.0:  # all rows: in the order of their numbers, equal keys are written as by one task
+            pieces = [pieces[at] for at in self._positions.arrange()]
+        return pieces, share
+
+    def _sample_keys(self, order: RowOrder) -> pa.Table:
+        assert self._sample is not None
+        return self._sample
+
+
+def write_range(
+    rewriter: GroupRewriter, order: RowOrder, task: RangeTask, received: Iterable[pa.Table], attempt_id: str
+) -> RangeResult:
+    """Sort and write the rows of a range, and the map of where they went."""
+    positions = NumberedRowsBuilder([])
+    attempt = rewriter.attempt(task, f"{attempt_id}-{task.group_id:05d}-{task.number:05d}", positions)
+    target = attempt.target
+    path = target.new_location(f"{target.file_name(attempt.token)}{MAP_SUFFIX}", task.partition)
+    with ExitStack() as written:
+        added = RangeWriter(attempt, task, order, received).write(written)
+        rows, total = positions.rows, positions.checksum
+        try:
+            return RangeResult(added, positions.write(target.io, path), rows, total)
+        except BaseException:
+            target.files.remove([path])
+            raise
+
+
+def _row_groups(
+    opened: OpenFile, first_row: int = 0, end_row: int | None = None, possible: RowSelection | None = None
+) -> Iterator[RowSelection]:
+    """What position deletes leave of the possible rows, row group by row group between two rows of a file."""
+    stored = opened.stored
+    end = stored.num_rows if end_row is None else end_row
+    left = opened.undeleted(RowSelection.all_rows(stored.num_rows) if possible is None else possible)
+    for first, count in zip(stored.first_rows.tolist(), stored.row_group_rows.tolist(), strict=True):
+        if first_row <= first < end and (found := left.intersect(RowSelection.from_runs([first], [count]))):
+            yield found
+
+
+def _admitted(opened: OpenFile, pruner: Pruner, leading: int) -> RowSelection:
+    """The rows of a file that may match by the statistics of row groups and pages.
+
+    All rows of a file that does not store the leading key under its field id: its values may come from elsewhere.
+    """
+    stores_key = opened.file.format == PARQUET and opened.footer.has_field_ids and leading in opened.footer.leaf_by_id
+    if not stores_key:
+        return RowSelection.all_rows(opened.stored.num_rows)
+    return pruner.examine(opened.source, opened.footer).result().file_selection
+
+
+def leading_column(order: RowOrder) -> Column | None:
+    """The first key, if the bounds of files compare as it does: a top-level column itself, of a type listed here."""
+    first = order.order.fields[0]
+    field = next((field for field in order.schema.fields if field.field_id == first.source_id), None)
+    if isinstance(order, CurveOrder) or field is None or not isinstance(first.transform, IdentityTransform):
+        return None
+    type_ = field.field_type
+    if not isinstance(type_, (*_INTEGERS, FloatType, DoubleType, StringType)):
+        return None
+    return Column(field.field_id, type_, (field.name,))
+
+
+def range_conditions(cuts: Cuts, leading: Column) -> list[IrExpr]:
+    """For each range a condition that holds for the leading key of all its rows."""
+    key = cuts.order.order.fields[0]
+    nulls_first = key.null_order is NullOrder.NULLS_FIRST
+    below, above = (CmpOp.LE, CmpOp.GE) if key.direction is SortDirection.ASC else (CmpOp.GE, CmpOp.LE)
+    values = cuts.firsts.column(leading.path[0]).combine_chunks()
+    if isinstance(leading.type, _INTEGERS):  # dates and timestamps as the integers that bounds are compared as
+        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    firsts: list[Value | None] = values.to_pylist()
+    conditions = []
+    for number in range(len(cuts)):
+        starts, ends = number > 0, number < len(firsts)
+        first, last = firsts[number - 1] if starts else None, firsts[number] if ends else None
+        # Nulls are at one end of the order; a range that starts or ends among them may have some.
+        has_nulls = not starts or first is None if nulls_first else not ends or last is None
+        only_nulls = ends and last is None if nulls_first else starts and first is None
+        limits = [Cmp(leading, above, first)] if first is not None else []
+        limits += [Cmp(leading, below, last)] if last is not None else []
+        ordinary = FALSE if only_nulls else and_(*limits) if limits else IsNull(leading, negated=True)
+        conditions.append(or_(ordinary, IsNull(leading)) if has_nulls else ordinary)
+    return conditions
