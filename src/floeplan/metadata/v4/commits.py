@@ -30,7 +30,7 @@ from floeplan.errors import BadInputError
 from floeplan.metadata.files import local_path, write_file
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.v4.fields import EntryStatus
-from floeplan.metadata.v4.manifest_file import live_rows
+from floeplan.metadata.v4.row_entries import live_rows
 from floeplan.metadata.v4.writer import (
     ManifestLayout,
     ManifestOptions,
