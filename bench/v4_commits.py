@@ -1,7 +1,7 @@
 """Bytes and files of one-file appends, on average over 1,000: manifests of format 3, and variants of the metadata tree.
 
-``metadata.json``, which both write, is not counted. Of wide tables every tenth append is measured and counts ten times:
-the root of such a tree takes long to write. Files have statistics of their first 100 columns, as Iceberg's default.
+``metadata.json``, which both write, is not counted. Of the roots of a tree one out of 10 or 25 is measured and stands
+for the others; leaves are all counted. Files have statistics of their first 100 columns, as Iceberg's default.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MERGE_AFTER, MERGE_BYTES = 100, 8 * 1024**2
 INFERRED = 100
 """Columns that have statistics by default (``write.metadata.metrics.max-inferred-column-defaults``)."""
 
-WIDE, STEP = 100, 10
-"""From so many columns on, one append out of 10 is measured."""
+WIDE, STEPS = 100, (10, 25)
+"""One append out of 10 is measured, and one out of 25 for tables of 100 columns and more."""
 
 FEW = frozenset(range(1, 4))
 LEAN = ManifestOptions(dictionaries=False, statistics=False)
@@ -76,16 +76,18 @@ def _tree_cost(folder: Path, name: str, options: TreeOptions, table: Table, layo
     """The roots that are measured stand for the others; leaves are all counted."""
     tree = ScratchTree(table.metadata, str(folder), options)
     columns = len(layout.schema.fields)
-    step = STEP if columns >= WIDE else 1
-    roots = leaves = files = 0
-    for start in range(0, len(rows), step):
-        if step > 1:
-            before = tree.append(layout.entries(rows[start : start + step - 1]))
-            leaves, files = leaves + before.bytes - os.path.getsize(before.root), files + before.files - 1
-        commit = tree.append(layout.entries([rows[start + step - 1]]))
+    step = STEPS[columns >= WIDE]
+    roots = leaves = spills = at = 0
+    while at < len(rows):
+        # Files move to a leaf when there is one more than may be inline: appends of several end there.
+        inline = at % (options.inline_files + 1)
+        last = at % step == step - 1
+        count = 1 if last else min(step - 1 - at % step, options.inline_files + 1 - inline)
+        commit = tree.append(layout.entries(rows[at : at + count]))
         root = os.path.getsize(commit.root)
-        roots, leaves, files = roots + step * root, leaves + commit.bytes - root, files + commit.files - 1 + step
-    return Cost(name, columns, (roots + leaves) / len(rows), files / len(rows))
+        roots, leaves, spills = roots + root * step * last, leaves + commit.bytes - root, spills + commit.files - 1
+        at += count
+    return Cost(name, columns, (roots + leaves) / len(rows), 1 + spills / len(rows))
 
 
 def _layout(columns: int) -> Layout:

@@ -43,8 +43,8 @@ class Recorded(pq.ParquetFile):
     reads: ClassVar[list[tuple[str, list[str]]]] = []
 
     def __init__(self, source: Any, **options: Any) -> None:
-        self.path = source.path
-        super().__init__(source.file, **options)
+        self.path = source.path if isinstance(source, Named) else str(source)
+        super().__init__(source.file if isinstance(source, Named) else source, **options)
 
     def read(self, columns: Any = None, **options: Any) -> pa.Table:
         self.reads.append((self.path, columns))

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 
-from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
+from floeplan.metadata.manifests.writer import manifest_row
 from floeplan.metadata.v4.convert import write_tree
-from floeplan.metadata.v4.to_manifests import write_manifests_from_tree
 from floeplan.metadata.v4.tree import MetadataTree
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import compile_predicate
 from floeplan.snapshot.effects import Predicate
 from floeplan.snapshot.passes import evaluate_manifests
+from floeplan.vectors import Ints
 
 LEAF_FILES = 100
 DAY = "ts >= TIMESTAMP '2022-06-15 00:00:00' AND ts < TIMESTAMP '2022-06-16 00:00:00'"
@@ -53,9 +56,9 @@ def kept_leaves(table: Table, folder: str) -> Iterator[Kept]:
     root = write_tree(table, f"{folder}/leaves", snapshot, leaf_entries=LEAF_FILES).root
     tree = MetadataTree(root, table.metadata)
     union = tree.types.union
-    listed = write_manifests_from_tree(tree, table.metadata, f"{folder}/back", snapshot_id=snapshot.snapshot_id)
-    buckets = _only_buckets(listed, union)
     data = tree.manifests.content == DATA
+    listed = _with_summaries(tree, np.flatnonzero(data), snapshot.snapshot_id)
+    buckets = _only_buckets(listed, union)
     for name, where in QUERIES.items():
         compiled = compile_predicate(where, table.schema()).predicate
         predicate = Predicate(compiled, predicate_columns(compiled), union)
@@ -65,6 +68,19 @@ def kept_leaves(table: Table, folder: str) -> Iterator[Kept]:
         assert len(by_stats) == len(listed)
         both = int((by_stats & by_buckets).sum())
         yield Kept(name, len(listed), int(by_summaries.sum()), int(by_stats.sum()), both)
+
+
+def _with_summaries(tree: MetadataTree, leaves: Ints, snapshot_id: int) -> ManifestListTable:
+    """The leaves as manifests of format 3 with the same files would be listed."""
+    union = tree.types.union
+    entries = tree.read_entries(tree.manifests, union, EntryColumns(frozenset()), rows=leaves)
+    starts = np.searchsorted(entries.ints("manifest"), [*leaves.tolist(), len(tree.manifests)])
+    listed = []
+    for leaf, (start, end) in zip(leaves.tolist(), pairwise(starts.tolist()), strict=True):
+        part = EntriesTable(entries.table.slice(start, end - start), entries.partition_types)
+        path = str(tree.manifests.path[leaf].as_py())
+        listed.append(manifest_row(path, 1, union.spec(int(part.spec_id[0])), DATA, snapshot_id, part))
+    return concat_manifest_lists(listed)
 
 
 def _only_buckets(manifests: ManifestListTable, union: UnionPartitionType) -> ManifestListTable:
