@@ -57,10 +57,9 @@ class ManifestFile:
             self.schema: pa.Schema = self._file.schema_arrow
             claimed = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
             size = expected_bytes or claimed
-            if like is not None and self.schema.equals(like.schema, check_metadata=True):
-                self.found, self._places = like.found, like._places
-            else:
-                self.found, self._places = _columns_by_id(self.schema), {}
+            same = like if like is not None and self.schema.equals(like.schema, check_metadata=True) else None
+            self.found: Mapping[Path, Names] = _columns_by_id(self.schema) if same is None else same.found
+            self._places: dict[str, int] = {} if same is None else same._places
         except FloeplanError:
             raise
         except UNREADABLE as error:

@@ -58,7 +58,8 @@ from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints, Mask, arrow, arrow_binary
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 _TRACKING = ids.TRACKING
 _REFERENCE = (
     *((_TRACKING, field_id) for field_id in (ids.STATUS, ids.SNAPSHOT_ID, ids.SEQUENCE_NUMBER, ids.FIRST_ROW_ID)),
