@@ -24,11 +24,14 @@ from pyiceberg.types import LongType, NestedField, StringType, UUIDType
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError
 from floeplan.metadata.manifests.entries import WHOLE, EntryColumns
+from floeplan.metadata.v4 import fields as ids
 from floeplan.metadata.v4.commits import ScratchTree
 from floeplan.metadata.v4.convert import write_tree
+from floeplan.metadata.v4.manifest_file import ManifestFile
 from floeplan.metadata.v4.mumbling import decode_positions, encode_positions
 from floeplan.metadata.v4.to_manifests import write_manifests
 from floeplan.metadata.v4.tree import MetadataTree
+from floeplan.metadata.v4.writer import ManifestOptions
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.snapshot.reader import SnapshotReader
@@ -274,6 +277,19 @@ def test_rows_that_are_deleted_or_replaced_are_not_planned(tree: Tree) -> None:
     for status, live in ((0, True), (1, True), (2, False), (3, False), (4, True)):
         rewrite(tree.leaves[0], with_field("tracking", "status", constant(status)))
         assert ("0" in tree.plan()) == live
+
+
+def test_columns_without_values_are_known_from_statistics(tree: Tree, tmp_path: Path) -> None:
+    vector, location = (ids.DELETION_VECTOR, ids.DV_OFFSET), (ids.LOCATION,)
+    leaf = ManifestFile(tree.leaves[0], None)
+    assert leaf.is_null(vector)
+    assert not leaf.is_null(location)
+    assert leaf.is_null((ids.COLUMN_FILES,))  # the file does not have it
+    bare = ManifestOptions(statistics=False)
+    written = write_tree(tree.table, str(tmp_path / "bare"), tree.table.current_snapshot(), options=bare)
+    root = ManifestFile(written.root, None)
+    assert not root.is_null(vector)  # unknown: the column is read
+    assert not root.read([vector]).valid(vector).any()
 
 
 def test_the_command_writes_a_tree_that_plan_reads(
