@@ -7,6 +7,7 @@ import re
 
 from bench.picture import PICTURE, compared, picture
 from bench.results import HERE, Row, SuiteResult, machine_text, markdown, verdict, with_floors
+from bench.v4_picture import write_pictures
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 LOSSES = ("suite", "case", "metric", "ours", "peer", "ratio", "bar")
@@ -16,6 +17,9 @@ SHORT = ("suite", "size", "measured", "bars met", "bars missed", "beyond reach",
 def write_page(results: list[SuiteResult]) -> None:
     PAGE.write_text(page(results))
     PICTURE.write_text(picture(results))
+    for result in results:
+        if result.suite == "v4":
+            write_pictures(result)
 
 
 def page(results: list[SuiteResult]) -> str:

@@ -58,7 +58,7 @@ class SuiteResult:
 
     def ratios(self) -> dict[str, float]:
         """The ratios as shown, by row name."""
-        return {row_name(row): float(_cell(float(row["ratio"]))) for row in self.rows if row.get("ratio") is not None}
+        return {row_name(row): float(cell(float(row["ratio"]))) for row in self.rows if row.get("ratio") is not None}
 
 
 def machine() -> dict[str, Any]:
@@ -159,10 +159,10 @@ def stated(rows: list[Row]) -> list[Row]:
 def markdown(rows: Iterable[Row], columns: Iterable[str] = COLUMNS) -> str:
     names = tuple(columns)
     head = f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
-    return "\n".join([head, *(f"| {' | '.join(_cell(row.get(name)) for name in names)} |" for row in rows)])
+    return "\n".join([head, *(f"| {' | '.join(cell(row.get(name)) for name in names)} |" for row in rows)])
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return "" if value is None else str(value).replace("|", "\\|")

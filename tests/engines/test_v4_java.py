@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.manifests.entries import ALL_COLUMNS, EntryColumns
 from floeplan.metadata.v4.convert import write_tree
 from floeplan.metadata.v4.mumbling import encode_positions
@@ -178,6 +179,33 @@ def test_java_fails_on_null_tight_bounds_and_we_never_write_them(tree_judge: Tre
     with pytest.raises(JudgeError, match="NullPointerException"):
         tree_judge.ask("read", metadata=metadata, manifest=root, snapshot=1, sequence=1)
     assert len(plan_scan(table, "id = 0", options=replace(OPTIONS, root=root)).files) == 1
+
+
+def test_java_prunes_a_file_without_a_tuple_and_we_refuse_it(tree_judge: TreeJudge, tmp_path: Path) -> None:
+    of, home = layout(4), tmp_path / "table"
+    row = {"spec_id": 1, "file_path": f"file://{home}/a", "sequence_number": 5, "partition.1000": "a"}
+    table = of.write_table(home, of.entries([row]))
+    root = write_tree(table, str(tmp_path / "tree"), table.current_snapshot()).root
+    asked: dict[str, Any] = {"metadata": str(home / "v1.metadata.json"), "root": root}
+    asked["filter"] = json.dumps(FILTERS["name = 'a'"])
+    assert tree_judge.ask("plan", **asked)["count"] == 1
+    written = pq.read_table(root)
+    at = written.schema.get_field_index("partition")
+    nothing = pa.nulls(len(written), written.schema.field(at).type)
+    pq.write_table(written.set_column(at, written.schema.field(at), nothing), root, store_schema=False)
+    assert tree_judge.ask("plan", **asked)["count"] == 0  # the rows of the file are lost
+    with pytest.raises(CorruptMetadataError, match="they would be pruned as null"):
+        plan_scan(table, "name = 'a'", options=replace(OPTIONS, root=root))
+
+
+def test_java_drops_row_ids_without_a_first_one_and_we_always_write_it(tree_judge: TreeJudge, tmp_path: Path) -> None:
+    table, summary, home = leaf_table(tmp_path)
+    asked: dict[str, Any] = {"metadata": f"{home}/v1.metadata.json", "manifest": summary.leaves[0]}
+    asked |= {"snapshot": SNAPSHOT_ID, "sequence": 9}
+    assert {row["first_row_id"] for row in tree_judge.ask("read", **asked)} == {None}
+    first = pq.read_table(summary.root).column("tracking").to_pylist()[0]["first_row_id"]
+    assert [row["first_row_id"] for row in tree_judge.ask("read", **asked, row=first)] == [0, 10, 20]
+    assert plan_scan(table, options=replace(OPTIONS, root=summary.root)).files.entries.valid("first_row_id").all()
 
 
 def test_java_reads_every_root_of_a_history(tree_judge: TreeJudge, tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manif
 from floeplan.metadata.manifests.manifest_list import parse_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.values import decode_values
-from floeplan.metadata.v4.convert import write_manifests_from_tree, write_tree
+from floeplan.metadata.v4.convert import write_tree
 from floeplan.metadata.v4.mumbling import MOST_POSITIONS, decode_positions, encode_positions
+from floeplan.metadata.v4.to_manifests import write_manifests_from_tree
 from floeplan.metadata.v4.tree import MetadataTree
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan

@@ -119,6 +119,7 @@ def test_a_large_group_is_sorted_in_ranges_by_both_workers(
     assert list(map(repr, found)) == list(map(repr, expected))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("what", "killed"), KILLED)
 def test_a_killed_task_runs_again_and_is_committed_once(
     cluster: Client, catalog: SqlCatalog, tmp_path: Path, what: str, killed: str

@@ -13,22 +13,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io import load_file_io
+from pyiceberg.manifest import read_manifest_list
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import StaticTable, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType, UUIDType
 
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError
-from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.manifests.entries import WHOLE, EntryColumns
+from floeplan.metadata.v4 import fields as ids
 from floeplan.metadata.v4.commits import ScratchTree
 from floeplan.metadata.v4.convert import write_tree
+from floeplan.metadata.v4.manifest_file import ManifestFile
 from floeplan.metadata.v4.mumbling import decode_positions, encode_positions
+from floeplan.metadata.v4.to_manifests import write_manifests
+from floeplan.metadata.v4.tree import MetadataTree
+from floeplan.metadata.v4.writer import ManifestOptions
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.snapshot.reader import SnapshotReader
-from tests.support.tables.layouts import Layout
+from tests.support.tables.layouts import Layout, rows_of
 from tests.support.tables.v4_tables import TreeModel
 
 pytestmark = pytest.mark.unit
@@ -272,6 +279,19 @@ def test_rows_that_are_deleted_or_replaced_are_not_planned(tree: Tree) -> None:
         assert ("0" in tree.plan()) == live
 
 
+def test_columns_without_values_are_known_from_statistics(tree: Tree, tmp_path: Path) -> None:
+    vector, location = (ids.DELETION_VECTOR, ids.DV_OFFSET), (ids.LOCATION,)
+    leaf = ManifestFile(tree.leaves[0], None)
+    assert leaf.is_null(vector)
+    assert not leaf.is_null(location)
+    assert leaf.is_null((ids.COLUMN_FILES,))  # the file does not have it
+    bare = ManifestOptions(statistics=False)
+    written = write_tree(tree.table, str(tmp_path / "bare"), tree.table.current_snapshot(), options=bare)
+    root = ManifestFile(written.root, None)
+    assert not root.is_null(vector)  # unknown: the column is read
+    assert not root.read([vector]).valid(vector).any()
+
+
 def test_the_command_writes_a_tree_that_plan_reads(
     tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,6 +308,101 @@ def test_the_command_writes_a_tree_that_plan_reads(
     assert [file["path"][-1] for file in json.loads(capsys.readouterr().out)["files"]] == ["3"]
     assert main(["entries", metadata, "-o", str(tmp_path / "root"), "--leaf-entries", "2"]) == 2
     assert "--layout v4" in capsys.readouterr().err
+
+
+# --- manifests from a tree
+
+
+def relisted(table: Table, manifest_list: str, folder: Path, **changes: Any) -> Table:
+    """The table with another manifest list."""
+    metadata = json.loads(Path(str(table.metadata_location)).read_text()) | changes
+    metadata["snapshots"][0]["manifest-list"] = f"file://{manifest_list}"
+    path = folder / "relisted.metadata.json"
+    path.write_text(json.dumps(metadata))
+    return StaticTable.from_metadata(str(path))
+
+
+def test_the_command_writes_manifests_from_a_tree(
+    tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata, out = str(tree.table.metadata_location), str(tmp_path / "back")
+    assert main(["entries", metadata, "--layout", "v3", "--root", tree.root, "-o", out, "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert (written["format_version"], written["entries"], written["lost"]) == (3, 4, [])
+    files = [written["manifest_list"], *written["manifests"]]
+    assert written["bytes"] == sum(Path(path).stat().st_size for path in files)
+    back = relisted(tree.table, written["manifest_list"], tmp_path)
+    columns = EntryColumns(WHOLE)
+    before, after = (SnapshotReader.open(t, t.current_snapshot()).entries(None, columns) for t in (tree.table, back))
+    assert rows_of(after) == rows_of(before)
+    # PyIceberg reads them too.
+    io = load_file_io()
+    listed = list(read_manifest_list(io.new_input(written["manifest_list"])))
+    entries = [entry for one in listed for entry in one.fetch_manifest_entry(io)]
+    assert sorted(entry.data_file.file_path for entry in entries) == sorted(before.path.to_pylist())
+    assert main(["entries", metadata, "--layout", "v3", "--root", tree.root, "-o", out]) == 0
+    assert "not held   nothing" in capsys.readouterr().out
+
+
+def test_what_manifests_cannot_hold_is_named(tree: Tree, tmp_path: Path) -> None:
+    def lost() -> tuple[str, ...]:
+        snapshot = tree.table.current_snapshot()
+        opened = MetadataTree(tree.root, tree.table.metadata)
+        return write_manifests(tree.table, opened, str(tmp_path / "back"), snapshot).lost
+
+    def tight(array: pa.Array) -> pa.Array:
+        parts = [pa.array([True] * len(array)) if f.name == "tight_bounds" else array.field(f.name) for f in array.type]
+        return pa.StructArray.from_arrays(parts, fields=list(array.type))
+
+    rewrite(tree.leaves[1], with_field("content_stats", "id", tight))
+    assert lost() == ("whether bounds are tight",)
+    rewrite(tree.leaves[0], with_field("tracking", "status", constant(3)))
+    assert lost() == ("files that were deleted or replaced", "whether bounds are tight")
+
+
+def test_vectors_become_delete_files_where_the_format_has_them(tmp_path: Path) -> None:
+    layout = Layout(Schema(NestedField(1, "id", LongType())), (PartitionSpec(spec_id=0),), version=3)
+    home = f"file://{tmp_path}/table/data"
+    place = {"content_offset": 4, "content_size_in_bytes": 40, "referenced_data_file": f"{home}/a"}
+    rows: list[dict[str, Any]] = [
+        {"file_path": f"{home}/{name}", "sequence_number": 5, "file_sequence_number": 5} for name in "ab"
+    ]
+    rows.append({"file_path": f"{home}/v", "sequence_number": 9, "content": 1, "file_format": "PUFFIN"} | place)
+    table = layout.write_table(tmp_path / "table", layout.entries(rows))
+    root = write_tree(table, str(tmp_path / "tree"), table.current_snapshot()).root
+    tree = MetadataTree(root, table.metadata)
+    summary = write_manifests(table, tree, str(tmp_path / "back"), table.current_snapshot())
+    assert (summary.entries, len(summary.manifests)) == (3, 2)
+    assert summary.lost == ("file sizes of deletion vectors",)
+    back = relisted(table, summary.manifest_list, tmp_path)
+    deletes = {file.path[-1]: [one.path for one in file.deletes] for file in plan_scan(back, options=OPTIONS).files}
+    assert deletes == {"a": [f"{home}/v"], "b": []}
+    assert plan_scan(back, options=OPTIONS).files.entries.array("first_row_id").to_pylist() == [0, 10]
+    older = relisted(table, summary.manifest_list, tmp_path, **{"format-version": 2})
+    with pytest.raises(FloeplanError, match="format"):
+        write_manifests(older, tree, str(tmp_path / "older"), older.current_snapshot())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layout", "v3"], "--layout v3 needs --root FILE"),
+        (["--layout", "v4", "--root", "ROOT"], "--root needs --layout v3"),
+        (["--layout", "v3", "--root", "ROOT", "--leaf-entries", "2"], "need --layout v4"),
+        (["--layout", "v3", "--root", "gone.parquet"], "gone.parquet"),
+        (["--layout", "v3", "--root", "ENTRIES"], "is no metadata tree but one file of entries"),
+    ],
+)
+def test_options_of_the_way_back_are_checked(
+    tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    metadata, single = str(tree.table.metadata_location), str(tmp_path / "entries.parquet")
+    assert main(["entries", metadata, "-o", single]) == 0
+    given = [{"ROOT": tree.root, "ENTRIES": single}.get(option, option) for option in options]
+    out = tmp_path / "out"
+    assert main(["entries", metadata, *given, "-o", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
 
 
 # --- commits

@@ -49,6 +49,8 @@ from floeplan.metadata.files import Location, TableLocations
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.root_writer import write_root
 from floeplan.metadata.v4.convert import write_tree
+from floeplan.metadata.v4.to_manifests import write_manifests
+from floeplan.metadata.v4.tree import MetadataTree
 from floeplan.parquet.footer.footer import ColumnChunks, read_footer
 from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.options import PruneOptions
@@ -279,6 +281,7 @@ class Sample:
             lambda: expire_snapshots(metadata, older_than_ms=2**53).to_dict(),
             lambda: remove_orphans(metadata, older_than=timedelta(days=1), now_s=2.0**40).to_dict(),
             lambda: _new_root(metadata),
+            lambda: _manifests_from_tree(metadata, str(self.files["v4 root"])),
             *(partial(self._changed_table, change) for change in CHANGES),
         ]
 
@@ -389,6 +392,12 @@ def _new_root(metadata: str) -> None:
     table = load_table(metadata)
     write_root(table, f"{metadata}.root.parquet", table.current_snapshot()).to_dict()
     write_tree(table, f"{metadata}.tree", table.current_snapshot(), leaf_entries=1).to_dict()
+
+
+def _manifests_from_tree(metadata: str, root: str) -> None:
+    table = load_table(metadata)
+    tree = MetadataTree(root, table.metadata)
+    write_manifests(table, tree, f"{metadata}.back", table.current_snapshot()).to_dict()
 
 
 def run(sample: Damageable, target: str, edits: list[Edit]) -> str | None:

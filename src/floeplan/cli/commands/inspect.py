@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from floeplan.maintenance.inspect import Inspection
     from floeplan.metadata.root_writer import RootSummary
     from floeplan.metadata.v4.convert import TreeSummary
+    from floeplan.metadata.v4.to_manifests import ManifestsSummary
 
 BAR = 24
 MOST_SNAPSHOTS = 8
@@ -26,6 +27,7 @@ class EntriesLayout(StrEnum):
     """What ``entries`` writes."""
 
     FILE = "file"
+    V3 = "v3"
     V4 = "v4"
 
 
@@ -114,11 +116,17 @@ def _bar(part: int, whole: int) -> str:
 OutputOption = Annotated[
     str,
     typer.Option(
-        "-o", "--output", metavar="PATH", help="The file to write (an existing one is replaced), or the folder of v4."
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="The file to write (an existing one is replaced), or the folder of v3 and v4.",
     ),
 ]
 LayoutOption = Annotated[
-    EntriesLayout, typer.Option("--layout", help="One file, or the metadata tree of the Iceberg v4 draft.")
+    EntriesLayout,
+    typer.Option(
+        "--layout", help="One file, the metadata tree of the Iceberg v4 draft, or manifests from such a tree."
+    ),
 ]
 LeafOption = Annotated[
     int | None,
@@ -132,6 +140,9 @@ LeafOption = Annotated[
 KeepOption = Annotated[
     bool, typer.Option("--keep-manifests", help="v4: refer to the table's manifests instead of writing leaves.")
 ]
+TreeRootOption = Annotated[
+    str | None, typer.Option("--root", metavar="FILE", help="v3: the root of the tree to write manifests from.")
+]
 
 
 def entries(
@@ -140,6 +151,7 @@ def entries(
     layout: LayoutOption = EntriesLayout.FILE,
     leaf_entries: LeafOption = None,
     keep_manifests: KeepOption = False,
+    root: TreeRootOption = None,
     snapshot_id: common.SnapshotOption = None,
     ref: common.RefOption = None,
     catalog: common.CatalogOption = None,
@@ -148,6 +160,7 @@ def entries(
     """Write the manifest entries of a snapshot to one Parquet file. It has the entries of all partition specs.
 
     With --layout v4 (experimental) they are written to a folder as a root manifest and leaves of the Iceberg v4 draft.
+    With --layout v3 --root FILE such a tree is written back as a manifest list and manifests.
 
     floeplan entries db.events -o root.parquet
     """
@@ -155,7 +168,22 @@ def entries(
     from floeplan.errors import BadInputError
     from floeplan.snapshot.reader import resolve_target
 
+    if (leaf_entries is not None or keep_manifests) and layout is not EntriesLayout.V4:
+        raise BadInputError("--leaf-entries and --keep-manifests need --layout v4")
+    if (root is None) == (layout is EntriesLayout.V3):
+        raise BadInputError("--layout v3 needs --root FILE, the root of a metadata tree, and --root needs --layout v3")
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref)
+    if root is not None:
+        from floeplan.metadata.root import open_root
+        from floeplan.metadata.v4.to_manifests import write_manifests
+        from floeplan.metadata.v4.tree import MetadataTree
+
+        tree = open_root(root, target.table.metadata, target.table.io)
+        if not isinstance(tree, MetadataTree):
+            raise BadInputError(f"{root} is no metadata tree but one file of entries: write a tree with --layout v4")
+        back = write_manifests(target.table, tree, output, target.snapshot, io=target.table.io)
+        common.show(back, draw_manifests, as_json=json)
+        return
     if layout is EntriesLayout.V4:
         from floeplan.metadata.v4.convert import LEAF_ENTRIES, write_tree
 
@@ -169,8 +197,6 @@ def entries(
         )
         common.show(result, draw_tree, as_json=json)
         return
-    if leaf_entries is not None or keep_manifests:
-        raise BadInputError("--leaf-entries and --keep-manifests need --layout v4")
     from floeplan.metadata.root_writer import write_root
 
     common.show(write_root(target.table, output, target.snapshot, io=target.table.io), draw_root, as_json=json)
@@ -199,4 +225,17 @@ def draw_tree(summary: TreeSummary) -> RenderableType:
         "not held": "; ".join(summary.lost) or "nothing",
     }
     title = Text(f"{summary.root}  {human_bytes(summary.bytes)}", style="bold")
+    return Group(title, *(Text(f"  {label:<11}{value}") for label, value in lines.items()))
+
+
+def draw_manifests(summary: ManifestsSummary) -> RenderableType:
+    """Render what was written."""
+    lines = {
+        "snapshot": str(summary.snapshot_id),
+        "format": str(summary.format_version),
+        "entries": counted(summary.entries, "file"),
+        "manifests": f"{len(summary.manifests):,}",
+        "not held": "; ".join(summary.lost) or "nothing",
+    }
+    title = Text(f"{summary.manifest_list}  {human_bytes(summary.bytes)}", style="bold")
     return Group(title, *(Text(f"  {label:<11}{value}") for label, value in lines.items()))

@@ -14,10 +14,12 @@ Reading order:
 - ``schemas``: the schema of manifests: tracked files, the union partition tuple, content statistics.
 - ``mumbling``: the bitmaps of positions that a root removes from a leaf.
 - ``stats``: typed bounds as single values and back, maps of statistics, aggregation for leaves.
-- ``manifest_file``: columns of a manifest by field id, and rows as manifest entries.
+- ``manifest_file``: columns of a manifest by field id.
+- ``row_entries``: rows of manifests as manifest entries.
 - ``tree``: a root and its leaves as ``floeplan.snapshot.reader`` reads a snapshot.
 - ``writer``: rows of data files and references to manifests, written as Parquet.
-- ``convert``: a snapshot as a tree, and manifests from a tree.
+- ``convert``: a snapshot as a tree.
+- ``to_manifests``: manifests of format 1 to 3 from a tree.
 - ``commits``: appends and deletes as new roots of a scratch tree.
 
 May be imported by every package above ``metadata``; imports ``metadata.manifests`` and below.

@@ -30,7 +30,7 @@ from floeplan.errors import BadInputError
 from floeplan.metadata.files import local_path, write_file
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.v4.fields import EntryStatus
-from floeplan.metadata.v4.manifest_file import live_rows
+from floeplan.metadata.v4.row_entries import live_rows
 from floeplan.metadata.v4.writer import (
     ManifestLayout,
     ManifestOptions,
@@ -198,8 +198,8 @@ class ScratchTree:
         data = manifest_bytes(pa.concat_tables(parts), properties, self.options.files)
         location = f"{self._folder}/root-{snapshot_id}.parquet"
         write_file(location, data)
-        # The state changes when everything is written.
-        self._inline, self._leaves = inline, leaves
+        # The state changes when everything is written. Every append adds a chunk, and many chunks are slow to write.
+        self._inline, self._leaves = inline.combine_chunks() if len(inline) else inline, leaves
         commit = TreeCommit(snapshot_id, local_path(location) or location, files + 1, size + len(data))
         self.commits.append(commit)
         return commit

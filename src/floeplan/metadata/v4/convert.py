@@ -1,4 +1,4 @@
-"""A snapshot as a metadata tree (``floeplan entries --layout v4``), and manifests of format 1 to 3 from a tree.
+"""A snapshot as a metadata tree (``floeplan entries --layout v4``).
 
 Rule: live data files become rows with their deletion vectors, in the root or in leaves of limited size. Rows are sorted
 by spec and partition, and a leaf has files of one spec, so that its statistics are narrow. Position and equality delete
@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.errors import BadInputError, CorruptMetadataError, UnsupportedError
@@ -41,15 +40,12 @@ from floeplan.metadata.manifests.manifest_list import (
     DELETES,
     UNKNOWN,
     ManifestListTable,
-    concat_manifest_lists,
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
-from floeplan.metadata.manifests.schemas import manifest_suffix
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.metadata.v4.fields import PROFILE, ContentType, EntryStatus
 from floeplan.metadata.v4.stats import METRIC_OF_MAP, unpack_map
-from floeplan.metadata.v4.tree import MetadataTree
 from floeplan.metadata.v4.writer import (
     ManifestLayout,
     ManifestOptions,
@@ -305,43 +301,3 @@ def _leaves(data: EntriesTable, most: int) -> Iterator[slice]:
     breaks = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(data)]
     for start, end in pairwise(breaks):
         yield from (slice(at, min(at + most, end)) for at in range(start, end, most))
-
-
-def write_manifests_from_tree(
-    tree: MetadataTree,
-    metadata: TableMetadata,
-    folder: str,
-    *,
-    snapshot_id: int,
-    format_version: int | None = None,
-    io: FileIO | None = None,
-) -> ManifestListTable:
-    """Write the live files of a tree as manifests, one for each leaf and spec; deletion vectors become delete files.
-
-    Files that ``snapshot_id`` added stay added, all others become existing ones with the snapshot and the sequence
-    numbers they have. The rows returned are for ``write_manifest_list``.
-    """
-    union = UnionPartitionType.of_table(metadata)
-    specs = {spec.spec_id: spec for spec in metadata.partition_specs}
-    version = format_version or metadata.format_version
-    name, written = uuid4(), list[ManifestListTable]()
-    for row in range(len(tree.manifests)):
-        entries = tree.read_entries(tree.manifests, union, EntryColumns(WHOLE), rows=np.array([row])).live()
-        added_by = entries.ints("snapshot_id")
-        status = np.where(added_by == snapshot_id, Status.ADDED, Status.EXISTING)
-        whole = with_status(entries, status, added_by)
-        for spec_id in np.unique(entries.spec_id).tolist():
-            written.append(
-                write_manifest(
-                    f"{folder.rstrip('/')}/{name}-m{len(written)}.{manifest_suffix(version)}",
-                    whole.filter(whole.spec_id == spec_id),
-                    specs[spec_id],
-                    metadata.schema(),
-                    union=union,
-                    format_version=version,
-                    content=int(tree.manifests.content[row]),
-                    snapshot_id=snapshot_id,
-                    io=io,
-                )
-            )
-    return concat_manifest_lists(written) if written else ManifestListTable.empty()

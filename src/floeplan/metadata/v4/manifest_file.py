@@ -1,12 +1,9 @@
-"""Reads columns of v4 manifests by field id, and turns rows of data files into manifest entries.
+"""Reads columns of v4 manifests by field id.
 
 ``ManifestFile`` is an open root or leaf. Columns are found by field id, not by name or order, and only the
-requested ones are read. ``file_entries`` and ``vector_entries`` make the entries that manifests of format 3 would have:
-a data file, and a delete file for its deletion vector.
+requested ones are read. ``Rows`` are the columns as vectors, those of structs too.
 
-Fail-safe: a file that is damaged, lacks a required column, or stores a partition value with another type than its field
-is an error that names it. A file of a spec with partition fields must have a partition tuple: without one it would be
-pruned as if all values were null.
+Fail-safe: a file that is damaged or lacks a required column is an error that names it.
 """
 
 from __future__ import annotations
@@ -19,30 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
-from pyiceberg.types import DateType, PrimitiveType, UnknownType
 
-from floeplan.errors import CorruptMetadataError, FloeplanError, UnsupportedError
+from floeplan.errors import CorruptMetadataError, FloeplanError
 from floeplan.format4 import resolve_all
-from floeplan.metadata.avro.decoder import RawColumn
 from floeplan.metadata.files import open_file
-from floeplan.metadata.manifests.assemble import assemble
-from floeplan.metadata.manifests.entries import (
-    STAT_MAPS,
-    STATS,
-    Content,
-    EntriesTable,
-    EntryColumns,
-    Origin,
-    Status,
-    concat_columns,
-    partition_column,
-)
-from floeplan.metadata.manifests.parquet_reader import MOST_BYTES, UNREADABLE, field_id_of, raw_column
+from floeplan.metadata.manifests.parquet_reader import MOST_BYTES, UNREADABLE, field_id_of
 from floeplan.metadata.v4 import fields as ids
-from floeplan.metadata.v4.fields import ContentType, EntryStatus
-from floeplan.metadata.v4.stats import fits_type, pack_map, single_values
-from floeplan.partition.fields import SourceTypes
-from floeplan.partition.union import UnionPartitionType
 from floeplan.text import one_line
 from floeplan.vectors import Ints, Mask, arrow, integers, one_array, valid_mask, without_nulls
 
@@ -61,42 +40,16 @@ REQUIRED: tuple[Path, ...] = (
     (ids.RECORD_COUNT,),
     (ids.FILE_SIZE,),
 )
-_OF_ENTRY: Mapping[str, Path] = {
-    "status": (ids.TRACKING, ids.STATUS),
-    "snapshot_id": (ids.TRACKING, ids.SNAPSHOT_ID),
-    "sequence_number": (ids.TRACKING, ids.SEQUENCE_NUMBER),
-    "file_sequence_number": (ids.TRACKING, ids.FILE_SEQUENCE_NUMBER),
-    "first_row_id": (ids.TRACKING, ids.FIRST_ROW_ID),
-    "file_path": (ids.LOCATION,),
-    "file_format": (ids.FILE_FORMAT,),
-    "record_count": (ids.RECORD_COUNT,),
-    "file_size_in_bytes": (ids.FILE_SIZE,),
-    "key_metadata": (ids.KEY_METADATA,),
-    "split_offsets": (ids.SPLIT_OFFSETS,),
-    "sort_order_id": (ids.SORT_ORDER_ID,),
-}
-"""Where a v4 manifest has the columns of an entry."""
-
-_ALWAYS = ("status", "snapshot_id", "sequence_number", "file_path", "file_format", "record_count", "file_size_in_bytes")
-_METRICS = {"lower": ids.LOWER, "upper": ids.UPPER, "value_count": ids.VALUES, "null_count": ids.NULLS}
-_METRICS |= {"nan_count": ids.NANS}
-_STATUS = np.array([Status.EXISTING, Status.ADDED, Status.DELETED, Status.DELETED, Status.EXISTING])
-"""The status of an entry by the status of a tracked file."""
-
-VECTOR = ids.DELETION_VECTOR
-VECTOR_PATHS: tuple[Path, ...] = (
-    (VECTOR, ids.DV_LOCATION),
-    (VECTOR, ids.DV_OFFSET),
-    (VECTOR, ids.DV_SIZE),
-    (VECTOR, ids.DV_CARDINALITY),
-    (VECTOR, ids.DV_KEY_METADATA),
-)
+OFTEN_NULL = frozenset({(ids.KEY_METADATA,), (ids.SORT_ORDER_ID,), (ids.TRACKING, ids.FIRST_ROW_ID)})
+"""Columns that nearly all manifests have no values of; statistics of the footer tell it for less than reading them."""
 
 
 class ManifestFile:
-    """An open root or leaf."""
+    """An open root or leaf; ``like`` is another one, which nearly always has the same schema."""
 
-    def __init__(self, path: str, io: FileIO | None, expected_bytes: int | None = None) -> None:
+    def __init__(
+        self, path: str, io: FileIO | None, expected_bytes: int | None = None, like: ManifestFile | None = None
+    ) -> None:
         self.path = path
         try:
             self._file = pq.ParquetFile(open_file(path, io), page_checksum_verification=True)
@@ -104,7 +57,9 @@ class ManifestFile:
             self.schema: pa.Schema = self._file.schema_arrow
             claimed = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
             size = expected_bytes or claimed
-            self.found = _columns_by_id(self.schema)
+            same = like if like is not None and self.schema.equals(like.schema, check_metadata=True) else None
+            self.found: Mapping[Path, Names] = _columns_by_id(self.schema) if same is None else same.found
+            self._places: dict[str, int] = {} if same is None else same._places
         except FloeplanError:
             raise
         except UNREADABLE as error:
@@ -122,16 +77,31 @@ class ManifestFile:
         """The error that names the file."""
         return CorruptMetadataError(f"{self.path} is no valid v4 manifest: {why}", context={"file": self.path})
 
-    def read(self, wanted: Iterable[Path]) -> pa.Table:
+    def read(self, wanted: Iterable[Path]) -> Rows:
         """The columns that the file has, and no others."""
-        names = [".".join(self.found[path]) for path in dict.fromkeys(wanted) if path in self.found]
+        paths = [path for path in dict.fromkeys(wanted) if path in self.found]
         try:
-            table = self._file.read(names, use_threads=False)
+            table = self._file.read([".".join(self.found[path]) for path in paths], use_threads=False)
+            rows = _flat(table, {path: self.found[path] for path in paths}, self.path)
         except UNREADABLE as error:
             raise self.damaged(one_line(error)) from error
-        if len(table) != self.rows:
-            raise self.damaged(f"it has {len(table)} rows, its footer counts {self.rows}")
-        return table
+        if len(rows) != self.rows:
+            raise self.damaged(f"it has {len(rows)} rows, its footer counts {self.rows}")
+        return rows
+
+    def is_null(self, path: Path) -> bool:
+        """Whether statistics of the footer show that a column has no values, so that it need not be read."""
+        if path not in self.found:
+            return True
+        name, footer = ".".join(self.found[path]), self._file.metadata
+        if not self._places:
+            self._places |= {footer.schema.column(at).path: at for at in range(footer.num_columns)}
+        try:
+            chunks = [footer.row_group(number).column(self._places[name]) for number in range(footer.num_row_groups)]
+            stats = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
+            return all(one is not None and one.has_null_count and one.num_values == 0 for one in stats)
+        except UNREADABLE:
+            return False  # read it
 
 
 def _columns_by_id(fields: Iterable[pa.Field], above: Path = (), names: Names = ()) -> dict[Path, Names]:
@@ -147,31 +117,52 @@ def _columns_by_id(fields: Iterable[pa.Field], above: Path = (), names: Names = 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of manifests of one schema: the columns that were read, by field ids."""
+    """Rows of manifests of one schema.
 
-    table: pa.Table
-    found: Mapping[Path, Names]
+    Attributes:
+        columns: The columns that were read, by field ids; null where a struct around them is null.
+        present: Where a struct is not null, for the outer structs of these columns.
+        path: The manifest, or one of them.
+        length: The number of rows.
+    """
+
+    columns: Mapping[Path, pa.Array]
+    present: Mapping[Path, Mask]
     path: str
+    length: int
+
+    @classmethod
+    def concat(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of several manifests, of which the same columns were read."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        columns = {path: pa.concat_arrays([part.columns[path] for part in parts]) for path in first.columns}
+        present = {path: np.concatenate([part.present[path] for part in parts]) for path in first.present}
+        return cls(columns, present, first.path, sum(part.length for part in parts))
 
     def __len__(self) -> int:
-        count: int = self.table.num_rows
-        return count
+        return self.length
 
     def filter(self, keep: Mask) -> Rows:
         """The rows where the mask is true."""
-        return self if keep.all() else replace(self, table=self.table.filter(arrow(keep)))
+        if keep.all():
+            return self
+        mask, length = arrow(keep), int(np.count_nonzero(keep))
+        columns = {path: array.filter(mask) for path, array in self.columns.items()}
+        return Rows(columns, {path: valid[keep] for path, valid in self.present.items()}, self.path, length)
+
+    def resolved(self, location: str) -> Rows:
+        """With absolute paths of files, as large strings: all paths of a table may have more than 2 GB."""
+        paths = self.columns[(ids.LOCATION,)]
+        if not (pa.types.is_string(paths.type) or pa.types.is_large_string(paths.type)):
+            return self
+        columns = {**self.columns, (ids.LOCATION,): resolve_all(location, paths).cast(pa.large_string())}
+        return replace(self, columns=columns)
 
     def array(self, path: Path) -> pa.Array | None:
         """A column; null where a struct around it is null."""
-        names = self.found.get(path)
-        if names is None or names[0] not in self.table.column_names:
-            return None
-        array = one_array(self.table.column(names[0]))
-        for name in names[1:]:
-            if not pa.types.is_struct(array.type) or array.type.get_field_index(name) < 0:
-                return None
-            array = pc.struct_field(array, name) if array.null_count else array.field(name)
-        return array
+        return self.columns.get(path)
 
     def ints(self, path: Path, missing: int = -1) -> Ints:
         """An integer column; nulls and a missing column read as ``missing``."""
@@ -185,249 +176,26 @@ class Rows:
         return integers(without_nulls(array, missing))
 
     def valid(self, path: Path) -> Mask:
-        """Where a column has a value."""
+        """Where a column has a value, or where an outer struct is not null."""
+        if path in self.present:
+            return self.present[path]
         array = self.array(path)
         return np.zeros(len(self), dtype=np.bool_) if array is None else valid_mask(array)
 
 
-@dataclass(frozen=True, slots=True)
-class EntryTypes:
-    """What is needed of a table to turn rows into entries.
+def _flat(table: pa.Table, wanted: Mapping[Path, Names], of: str) -> Rows:
+    """The columns of structs as columns of their own."""
+    known: dict[Names, pa.Array] = {}
 
-    Attributes:
-        union: The partition fields of its specs.
-        sources: The types of its columns.
-        location: What relative paths are resolved against.
-        snapshots: Sequence numbers by snapshot id.
-        current: Field ids of the current schema.
-    """
+    def column(names: Names) -> pa.Array:
+        if names not in known:
+            if len(names) == 1:
+                known[names] = one_array(table.column(names[0]))
+            else:
+                around = column(names[:-1])
+                known[names] = pc.struct_field(around, names[-1]) if around.null_count else around.field(names[-1])
+        return known[names]
 
-    union: UnionPartitionType
-    sources: SourceTypes
-    location: str
-    snapshots: Mapping[int, int]
-    current: frozenset[int]
-
-    def data_paths(self, columns: EntryColumns) -> list[Path]:
-        """The columns to read for entries of data files."""
-        names = {*_ALWAYS, *(columns.names & _OF_ENTRY.keys())}
-        paths = [_OF_ENTRY[name] for name in sorted(names)] + [(ids.CONTENT_TYPE,), (ids.SPEC_ID,), (ids.COLUMN_FILES,)]
-        if columns.partition:
-            paths += [(ids.PARTITION, field.field_id) for field in self.union.fields]
-        for field_id in self.stat_columns(columns):
-            base = ids.stats_id(field_id)
-            if base is not None:
-                paths += [(ids.CONTENT_STATS, base, base + offset) for offset in _METRICS.values()]
-        return paths
-
-    def stat_columns(self, columns: EntryColumns) -> Sequence[int]:
-        """The columns whose statistics are read."""
-        return sorted(self.sources) if columns.maps else sorted(columns.stats)
-
-
-def checked(rows: Rows, *, root: bool) -> Rows:
-    """Refuse rows that have no place in a manifest, or whose meaning is not known."""
-
-    def refuse(wrong: Mask, why: str, kind: type[FloeplanError] = CorruptMetadataError) -> None:
-        if wrong.any():
-            raise kind(f"{rows.path} {why}", context={"file": rows.path})
-
-    status, content = rows.ints((ids.TRACKING, ids.STATUS)), rows.ints((ids.CONTENT_TYPE,))
-    refuse((status < 0) | (status >= len(EntryStatus)), "has a row whose status is missing or unknown")
-    is_manifest = (content == ContentType.DATA_MANIFEST) | (content == ContentType.DELETE_MANIFEST)
-    if not root:
-        refuse(is_manifest, "is a leaf and refers to manifests: the tree has two levels")
-    live = live_rows(status)
-    why = "has an equality delete file, which manifests of format 4 do not hold"
-    refuse(live & (content == ContentType.EQUALITY_DELETES), why, UnsupportedError)
-    refuse(live & ~is_manifest & (content != ContentType.DATA), "has a row of an unknown content type")
-    why = "has a file whose columns were replaced by column files, which Floeplan does not read"
-    refuse(live & rows.valid((ids.COLUMN_FILES,)), why, UnsupportedError)
-    refuse(rows.ints((ids.RECORD_COUNT,)) < 0, "has a row without a record count")
-    return rows
-
-
-def live_rows(status: Ints) -> Mask:
-    """Which rows are live by their status."""
-    return np.asarray((status != EntryStatus.DELETED) & (status != EntryStatus.REPLACED))
-
-
-def file_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: EntryColumns) -> EntriesTable:
-    """The entries of data files; only their sequence numbers, snapshot and row ids are inherited."""
-    raw: dict[str, RawColumn] = {}
-    for name in {*_ALWAYS, *(columns.names & _OF_ENTRY.keys())}:
-        array = rows.array(_OF_ENTRY[name])
-        if array is None:
-            continue
-        if name == "split_offsets":
-            raw |= _listed(name, array)
-        else:
-            raw[name] = raw_column(resolve_all(types.location, array) if name == "file_path" else array)
-    raw["status"] = _numbers(_STATUS[rows.ints((ids.TRACKING, ids.STATUS))])
-    specs = spec_ids(rows, types)
-    if columns.partition:
-        raw |= _partition(rows, specs, types)
-    wanted = replace(columns, names=columns.names - frozenset(STAT_MAPS))
-    for field_id in columns.stats:
-        raw |= _column_stats(rows, field_id, types)
-    entries = assemble(raw, origin, types.union, wanted)
-    made = {"spec_id": arrow(specs.astype(np.int32))}
-    if columns.maps:
-        stats = {field_id: _column_stats(rows, field_id, types) for field_id in types.stat_columns(columns)}
-        made |= {name: _stat_map(name, stats, len(rows)) for name in columns.maps}
-    return with_columns(entries, made)
-
-
-def vector_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: EntryColumns) -> EntriesTable:
-    """The deletion vectors of data files as delete files; all rows have one.
-
-    A tracked file knows the snapshot of its vector, not the sequence number. Where the snapshot is expired, the data
-    file's number stands for it: the vector applies to that one file and is never older.
-    """
-    data = {name: rows.array(_OF_ENTRY[name]) for name in ("sequence_number", "file_path")}
-    changed = rows.ints((ids.TRACKING, ids.DV_SNAPSHOT_ID))
-    own = rows.ints(_OF_ENTRY["sequence_number"], 0)
-    known = np.array(sorted(types.snapshots), dtype=np.int64)
-    at = np.searchsorted(known, changed)
-    hit = np.zeros(len(rows), dtype=np.bool_)
-    numbers = own
-    if len(known):
-        hit = known[np.minimum(at, len(known) - 1)] == changed
-        listed = np.array([types.snapshots[one] for one in known.tolist()], dtype=np.int64)
-        numbers = np.where(hit, listed[np.minimum(at, len(known) - 1)], own)
-    location, offset, size, cardinality, key = (rows.array(path) for path in VECTOR_PATHS)
-    raw = {
-        "status": _numbers(np.full(len(rows), int(Status.EXISTING))),
-        "content": _numbers(np.full(len(rows), int(Content.POSITION_DELETES))),
-        "sequence_number": _numbers(np.maximum(numbers, own)),
-        "file_sequence_number": _numbers(np.maximum(numbers, own)),
-        "snapshot_id": raw_column(arrow(changed, changed < 0)),
-        "file_path": raw_column(resolve_all(types.location, location)),
-        "file_format": raw_column(pa.repeat(pa.scalar("PUFFIN"), len(rows))),
-        "record_count": raw_column(cardinality),
-        "file_size_in_bytes": raw_column(size),
-        "content_offset": raw_column(offset),
-        "content_size_in_bytes": raw_column(size),
-        "referenced_data_file": raw_column(resolve_all(types.location, data["file_path"])),
-    }
-    if key is not None:
-        raw["key_metadata"] = raw_column(key)
-    specs = spec_ids(rows, types)
-    if columns.partition:
-        raw |= _partition(rows, specs, types)
-    wanted = replace(columns, names=columns.names - frozenset(STAT_MAPS))
-    entries = assemble(raw, origin, types.union, wanted)
-    made = {"spec_id": arrow(specs.astype(np.int32))}
-    none = np.zeros(len(rows), dtype=np.bool_)
-    return with_columns(entries, made | {name: pack_map(name, {}, none) for name in columns.maps})
-
-
-def spec_ids(rows: Rows, types: EntryTypes) -> Ints:
-    """The spec of every file; a file without one is unpartitioned."""
-    specs = rows.ints((ids.SPEC_ID,))
-    if (specs < 0).any():
-        unpartitioned = [spec_id for spec_id, spec in types.union.specs.items() if spec.unpartitioned]
-        if not unpartitioned:
-            raise CorruptMetadataError(
-                f"{rows.path} has a file without a spec, and the table has no unpartitioned spec",
-                context={"file": rows.path},
-            )
-        specs = np.where(specs < 0, unpartitioned[0], specs)
-    unknown = set(np.unique(specs).tolist()) - types.union.specs.keys()
-    if unknown:
-        known = ", ".join(map(str, sorted(types.union.specs)))
-        raise CorruptMetadataError(
-            f"{rows.path} has files of partition spec {min(unknown)}, the table has only {known}",
-            context={"file": rows.path, "spec_id": min(unknown)},
-        )
-    return specs
-
-
-def _partition(rows: Rows, specs: Ints, types: EntryTypes) -> dict[str, RawColumn]:
-    """The columns of the union tuple; values of fields that the file's spec does not have are ignored."""
-    raw: dict[str, RawColumn] = {}
-    has_tuple = rows.valid((ids.PARTITION,))
-    for field in types.union.fields:
-        member = np.isin(specs, list(field.positions))
-        if not member.any():
-            continue
-        array, type_ = rows.array((ids.PARTITION, field.field_id)), field.bound.column.type
-        if array is None:
-            if field.bound.source_id not in types.current:
-                continue  # Iceberg Java stores no column whose source was dropped
-            raise _no_tuple(rows, int(specs[np.argmax(member)]), field.name)
-        if not has_tuple[member].all():
-            raise _no_tuple(rows, int(specs[np.argmax(member & ~has_tuple)]), field.name)
-        is_day = isinstance(type_, DateType) and pa.types.is_int32(array.type)
-        if not (isinstance(type_, UnknownType) or fits_type(array.type, type_) or is_day):
-            raise CorruptMetadataError(
-                f"{rows.path} stores partition field {field.name!r} as {array.type}, which does not fit {type_}",
-                context={"file": rows.path, "partition_field": field.name},
-            )
-        column = raw_column(array)
-        raw[partition_column(field.id)] = column if member.all() else replace(column, valid=column.valid & member)
-    return raw
-
-
-def _no_tuple(rows: Rows, spec_id: int, field: str) -> CorruptMetadataError:
-    return CorruptMetadataError(
-        f"{rows.path} has files of partition spec {spec_id} without a value of its partition field {field!r}: "
-        "they would be pruned as null",
-        context={"file": rows.path, "spec_id": spec_id},
-    )
-
-
-def _column_stats(rows: Rows, field_id: int, types: EntryTypes) -> dict[str, RawColumn]:
-    """The statistics of a column by the names that entries give them."""
-    raw: dict[str, RawColumn] = {}
-    base, known = ids.stats_id(field_id), types.sources.get(field_id)
-    if base is None or known is None:
-        return raw
-    for name, offset in _METRICS.items():
-        array = rows.array((ids.CONTENT_STATS, base, base + offset))
-        if array is None:
-            continue
-        if name in ("lower", "upper"):
-            raw[f"{name}.{field_id}"] = RawColumn.of(single_values(known[0], array), array.type)
-        elif pa.types.is_signed_integer(array.type):
-            raw[f"{name}.{field_id}"] = raw_column(array)
-    return raw
-
-
-def _stat_map(name: str, stats: Mapping[int, Mapping[str, RawColumn]], rows: int) -> pa.Array:
-    """A map of statistics from the columns by field id; the map of column sizes is null."""
-    prefix = {source: prefix for prefix, source in STATS.items()}.get(name)
-    raw = {key: columns.get(f"{prefix}.{key}") for key, columns in stats.items()}
-    found = {key: column.to_arrow() for key, column in raw.items() if column is not None}
-    return pack_map(name, found, np.zeros(rows, dtype=np.bool_))
-
-
-def _listed(name: str, array: pa.Array) -> dict[str, RawColumn]:
-    counts = pc.list_value_length(array).cast(pa.int64())
-    return {name: raw_column(counts), f"{name}[]": raw_column(array.flatten())}
-
-
-def _numbers(values: Ints) -> RawColumn:
-    return raw_column(arrow(values.astype(np.int64, copy=False)))
-
-
-def with_columns(entries: EntriesTable, made: Mapping[str, pa.Array]) -> EntriesTable:
-    """Entries with some columns replaced or added."""
-    table = entries.table
-    for name, array in made.items():
-        at = table.schema.get_field_index(name)
-        table = table.append_column(name, array) if at < 0 else table.set_column(at, name, array)
-    return EntriesTable(table, entries.partition_types)
-
-
-def concat_parts(parts: Sequence[EntriesTable]) -> EntriesTable:
-    """Entries of several manifests; they have the same columns."""
-    if len(parts) == 1:
-        return parts[0]
-    types: dict[int, PrimitiveType] = {}
-    for part in parts:
-        known = part.partition_types.items()
-        types |= {i: t for i, t in known if isinstance(types.get(i, UnknownType()), UnknownType)}
-    names = parts[0].table.column_names
-    made = {name: concat_columns([part.array(name) for part in parts]) for name in names}
-    return EntriesTable(pa.Table.from_arrays(list(made.values()), names=list(made)), types)
+    columns = {path: column(names) for path, names in wanted.items()}
+    present = {path[:1]: valid_mask(known[names[:1]]) for path, names in wanted.items() if len(path) > 1}
+    return Rows(columns, present, of, len(table))

@@ -16,10 +16,11 @@ rows, a reference inside of a leaf, or positions beyond a leaf are errors. Count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,11 +37,11 @@ from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.values import decode_bounds
 from floeplan.metadata.v4 import fields as ids
 from floeplan.metadata.v4.fields import ContentType, EntryStatus
-from floeplan.metadata.v4.manifest_file import (
+from floeplan.metadata.v4.manifest_file import OFTEN_NULL, ManifestFile, Rows
+from floeplan.metadata.v4.mumbling import decode_positions
+from floeplan.metadata.v4.row_entries import (
     VECTOR_PATHS,
     EntryTypes,
-    ManifestFile,
-    Rows,
     checked,
     concat_parts,
     file_entries,
@@ -48,7 +49,6 @@ from floeplan.metadata.v4.manifest_file import (
     vector_entries,
     with_columns,
 )
-from floeplan.metadata.v4.mumbling import decode_positions
 from floeplan.metadata.v4.schemas import union_tuple_type
 from floeplan.metadata.v4.stats import single_values
 from floeplan.partition.fields import source_types
@@ -58,6 +58,8 @@ from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints, Mask, arrow, arrow_binary
 
+T = TypeVar("T")
+R = TypeVar("R")
 _TRACKING = ids.TRACKING
 _REFERENCE = (
     *((_TRACKING, field_id) for field_id in (ids.STATUS, ids.SNAPSHOT_ID, ids.SEQUENCE_NUMBER, ids.FIRST_ROW_ID)),
@@ -96,8 +98,9 @@ class MetadataTree:
         )
         self._root = ManifestFile(location, io)
         self._check_profile()
-        self._rows = checked(self._rows_of(self._root, _REFERENCE), root=True)
+        self._rows = checked(self._root.read(_REFERENCE), root=True)
         self._leaves: dict[int, ManifestFile] = {}
+        self._like: ManifestFile | None = None
         self.removed: dict[int, Ints] = {}
         """Positions that are removed from each leaf, by the row of the root that refers to it."""
         self._kinds: list[_Kind] = []
@@ -134,9 +137,12 @@ class MetadataTree:
                 context={"file": self.location, "snapshot_id": snapshot_id},
             )
 
-    @staticmethod
-    def _rows_of(file: ManifestFile, paths: Iterable[tuple[int, ...]]) -> Rows:
-        return Rows(file.read(paths), file.found, file.path)
+    def files(self) -> Iterator[ManifestFile]:
+        """The root and its leaves."""
+        yield self._root
+        for manifest, kind in enumerate(self._kinds):
+            if kind is _Kind.LEAF:
+                yield self._leaf(manifest)
 
     def _corrupt(self, why: str) -> CorruptMetadataError:
         return CorruptMetadataError(f"{self.location} {why}", context={"file": self.location})
@@ -250,7 +256,7 @@ class MetadataTree:
         wanted = [path for path in paths if path in self._root.found]
         found: dict[int, ColumnStats] = {}
         if wanted and any(kind in (_Kind.LEAF, _Kind.LEAF_VECTORS) for kind in self._kinds):
-            rows = self._rows_of(self._root, wanted)
+            rows = self._root.read(wanted)
             at = np.array(self.references, dtype=np.int64)
             for field_id, column in columns.items():
                 base = bases[field_id]
@@ -300,7 +306,7 @@ class MetadataTree:
         keep = self._inline
         if vectors:
             keep = keep & self._rows.valid((ids.DELETION_VECTOR, ids.DV_OFFSET))
-        rows = self._rows_of(self._root, paths).filter(keep)
+        rows = self._root.read(paths).filter(keep)
         origin = Origin.of(self.manifests, np.array([row]), np.array([len(rows)]))
         if vectors:
             return vector_entries(rows, origin, self.types, columns)
@@ -319,42 +325,33 @@ class MetadataTree:
     ) -> list[EntriesTable]:
         """Entries of leaves; those of one schema are decoded together."""
         paths = self._vector_paths(columns) if vectors else self.types.data_paths(columns)
-        has_vector = [(ids.DELETION_VECTOR, ids.DV_OFFSET)]
-
-        def load(manifest: int) -> tuple[int, ManifestFile, pa.Table | None]:
-            leaf = self._leaf(manifest)
-            if vectors:
-                # Nearly always no file has a vector; the column of offsets tells it for a few bytes.
-                found = Rows(leaf.read(has_vector), leaf.found, leaf.path)
-                if not found.valid(has_vector[0]).any():
-                    return manifest, leaf, None
-            return manifest, leaf, leaf.read(paths)
-
+        has_vector = ids.DELETION_VECTOR, ids.DV_OFFSET
         numbers = manifests.tolist()
         workers = min(max_workers, len(numbers)) if local_path(self.location) is None else 1
-        if workers > 1:
-            with ThreadPoolExecutor(workers, thread_name_prefix="floeplan-metadata") as pool:
-                loaded = list(pool.map(load, numbers))
-        else:
-            loaded = list(map(load, numbers))
-        groups: list[list[tuple[int, ManifestFile, pa.Table]]] = []
-        for manifest, leaf, table in loaded:
-            if table is None:
-                continue
-            same = next((group for group in groups if group[0][2].schema.equals(table.schema, True)), None)
-            if same is None:
-                groups.append(same := [])
-            same.append((manifest, leaf, table))
-        return [self._group_entries(group, columns, vectors=vectors) for group in groups]
+        leaves = _each(self._leaf, numbers, workers)
+        empty = {path for path in OFTEN_NULL.intersection(paths) if all(leaf.is_null(path) for leaf in leaves)}
+        wanted = [path for path in paths if path not in empty]
+
+        def load(leaf: ManifestFile) -> Rows | None:
+            # Nearly always no file has a vector; the column of offsets tells it for a few bytes.
+            if vectors and (leaf.is_null(has_vector) or not leaf.read([has_vector]).valid(has_vector).any()):
+                return None
+            return leaf.read(wanted).resolved(self.types.location)
+
+        groups: dict[int, list[tuple[int, Rows]]] = {}
+        for manifest, leaf, rows in zip(numbers, leaves, _each(load, leaves, workers), strict=True):
+            if rows is not None:
+                groups.setdefault(id(leaf.found), []).append((manifest, rows))
+        return [self._group_entries(group, columns, vectors=vectors) for group in groups.values()]
 
     def _group_entries(
-        self, group: Sequence[tuple[int, ManifestFile, pa.Table]], columns: EntryColumns, *, vectors: bool
+        self, group: Sequence[tuple[int, Rows]], columns: EntryColumns, *, vectors: bool
     ) -> EntriesTable:
-        leaf = group[0][1]
-        rows = checked(Rows(pa.concat_tables([table for _, _, table in group]), leaf.found, leaf.path), root=False)
-        counts = np.array([len(table) for _, _, table in group], dtype=np.int64)
-        origin = Origin.of(self.manifests, np.array([manifest for manifest, _, _ in group]), counts)
-        keep = self._kept([manifest for manifest, _, _ in group], counts)
+        rows = checked(Rows.concat([part for _, part in group]), root=False)
+        manifests = [manifest for manifest, _ in group]
+        counts = np.array([len(part) for _, part in group], dtype=np.int64)
+        origin = Origin.of(self.manifests, np.array(manifests), counts)
+        keep = self._kept(manifests, counts)
         if not vectors:
             entries = file_entries(rows, origin, self.types, columns)
             return entries if keep.all() else entries.filter(keep)
@@ -362,7 +359,7 @@ class MetadataTree:
         numbers = file_entries(rows, origin, self.types, EntryColumns(frozenset(), partition=False)).sequence_number
         kept = np.add.reduceat(keep, np.cumsum(counts) - counts) if len(rows) else counts
         some = rows.filter(keep)
-        chosen = Origin.of(self.manifests, np.array([manifest for manifest, _, _ in group]), kept)
+        chosen = Origin.of(self.manifests, np.array(manifests), kept)
         entries = vector_entries(some, chosen, self.types, columns)
         # The data file's number may be inherited, and a vector is never older than its file.
         raised = np.maximum(entries.sequence_number, numbers[keep])
@@ -383,12 +380,20 @@ class MetadataTree:
         row = self.references[manifest]
         if row not in self._leaves:
             size = int(self.manifests.length[manifest])
-            leaf = ManifestFile(str(self.manifests.path[manifest].as_py()), self._io, size)
+            leaf = ManifestFile(str(self.manifests.path[manifest].as_py()), self._io, size, self._like)
             records = int(self._rows.ints((ids.RECORD_COUNT,))[row])
             if leaf.rows != records:
                 raise leaf.damaged(f"it has {leaf.rows} rows, and {self.location} counts {records}")
-            self._leaves[row] = leaf
+            self._leaves[row] = self._like = leaf
         return self._leaves[row]
+
+
+def _each(work: Callable[[T], R], things: Sequence[T], workers: int) -> list[R]:
+    """Ordered map, over a thread pool if there are several workers."""
+    if workers < 2:
+        return list(map(work, things))
+    with ThreadPoolExecutor(workers, thread_name_prefix="floeplan-metadata") as pool:
+        return list(pool.map(work, things))
 
 
 def _leaf_column(rows: Rows, column: Column, base: int, at: Ints) -> ColumnStats | None:
@@ -403,7 +408,7 @@ def _leaf_column(rows: Rows, column: Column, base: int, at: Ints) -> ColumnStats
         values = rows.ints((ids.CONTENT_STATS, base, base + offset))
         return np.where(at < 0, UNKNOWN, values[at])
 
-    if (ids.CONTENT_STATS, base) not in rows.found:
+    if not any(path[:2] == (ids.CONTENT_STATS, base) for path in rows.columns):
         return None
     ends = []
     for offset in (ids.LOWER, ids.UPPER):
