@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 _KEPT = ("Content-Type", "Content-Encoding", "ETag")
 
@@ -41,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = 1 << 20  # head and body in one packet: two small ones would wait for each other
     upstream = ""
-    stored: dict[tuple[str, str, str, bytes], tuple[int, list[tuple[str, str]], bytes]] = {}
+    stored: ClassVar[dict[tuple[str, str, str, bytes], tuple[int, list[tuple[str, str]], bytes]]] = {}
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

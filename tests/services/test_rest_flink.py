@@ -26,7 +26,7 @@ STATEMENTS = (
 )
 FOLLOWED = (
     *STATEMENTS[:3],
-    "STREAM SELECT id, region FROM lake.db.t /*+ OPTIONS('streaming'='true', 'monitor-interval'='100ms') */ WHERE id > 1",
+    "STREAM SELECT * FROM lake.db.t /*+ OPTIONS('streaming'='true', 'monitor-interval'='100ms') */ WHERE id > 1",
     "NEXT 3",
     "INSERT INTO lake.db.t VALUES (5, 'eu'), (1, 'us')",
     "NEXT 1",
