@@ -6,6 +6,7 @@ unless it is told that something else encrypts the connections.
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import signal
@@ -142,6 +143,8 @@ def serve(options: ServerOptions, ready: Callable[[str], None]) -> None:
         timeout_graceful_shutdown=options.limits.shutdown_seconds,
         **_tls(options),
     )
+    gc.collect()
+    gc.freeze()  # looking for garbage among everything that was imported takes longer than a plan
     with listening:
         _Server(config, lambda: ready(uri)).run([listening])
 
