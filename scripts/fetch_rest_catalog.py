@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,9 +46,14 @@ def _unpack_trino(folder: Path) -> None:
     (server,) = folder.glob("trino-server-core-*.tar.gz")
     (connector,) = folder.glob("trino-iceberg-*.zip")
     for archive, name in ((server, "server"), (connector, "plugin/iceberg")):
-        shutil.unpack_archive(archive, folder / "unpacked")
+        unpacked = folder / "unpacked"
+        if archive == server:
+            shutil.unpack_archive(archive, unpacked)
+        else:  # shutil would leave out the jars with dots in their names
+            zipfile.ZipFile(archive).extractall(unpacked)
         (folder / name).parent.mkdir(exist_ok=True)
-        next((folder / "unpacked").iterdir()).rename(folder / name)
+        next(unpacked.iterdir()).rename(folder / name)
+        unpacked.rmdir()
         archive.unlink()
     uv = Path(sys.executable).with_name("uv")
     subprocess.run([uv, "pip", "install", "--quiet", "--target", folder / "java", TRINO_JAVA], check=True)

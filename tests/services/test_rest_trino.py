@@ -42,7 +42,8 @@ def trino(folder: Path, catalogs: Mapping[str, str]) -> Iterator[str]:
                 "connector.name": "iceberg",
                 "iceberg.catalog.type": "rest",
                 "iceberg.rest-catalog.uri": uri,
-                "fs.hadoop.enabled": "true",
+                "fs.native-local.enabled": "true",
+                "local.location": "/",
                 # The Java runtime has no incubating vector API.
                 "parquet.experimental.vectorized-decoding.enabled": "false",
             },

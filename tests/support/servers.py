@@ -52,7 +52,7 @@ def server(
     try:
         listener = _Listener(process, ready)
         listener.start()
-        if not listener.found.wait(wait) or process.poll() is not None:
+        if not listener.found.wait(wait) or listener.ended or process.poll() is not None:
             raise RuntimeError(f"{command[0]} did not start:\n{''.join(listener.last)}")
         yield
     finally:
@@ -66,7 +66,7 @@ class _Listener(threading.Thread):
     def __init__(self, process: subprocess.Popen[str], ready: str) -> None:
         super().__init__(daemon=True)
         self._process, self._ready = process, re.compile(ready)
-        self.found = threading.Event()
+        self.found, self.ended = threading.Event(), False
         self.last: deque[str] = deque(maxlen=40)
 
     def run(self) -> None:
@@ -76,6 +76,7 @@ class _Listener(threading.Thread):
                 self.last.append(line)
                 if self._ready.search(line):
                     self.found.set()
+        self.ended = not self.found.is_set()
         self.found.set()
 
 
