@@ -27,7 +27,7 @@ test: setup ## run the tests in three processes, without the long tail of the ma
 test-all: setup ## run every test but those of make engines in three processes, as CI does
 	@$(PYTEST) -m 'not foreign' $(PARALLEL) $(ARGS)
 
-engines: setup ## run the whole matrix of tables through the planning server and in format 4, and Flink
+engines: setup ## run the whole matrix of tables through the planning server and in format 4, Flink and Trino
 	@$(PYTEST) -m foreign $(PARALLEL) $(ARGS)
 
 fuzz: setup ## run each property test with new examples for 60 seconds, 75 minutes in all (SECONDS=600; ARGS='tests/property -k scan')
@@ -39,7 +39,7 @@ soak: setup ## run writers, rewriters and expiry concurrently and compare every 
 faults: setup ## test every operation with every fault of stores, catalogs, disks, clocks and workers
 	@FLOEPLAN_FAULTS=all $(PYTEST) tests/faults $(ARGS)
 
-load: setup ## run the load tests with large numbers: 64 writers, 1,000,000 files, 10,000 manifests, 2,000 snapshots
+load: setup ## run the load tests with large numbers: 64 writers, 200 clients, 1,000,000 files, 10,000 manifests, 2,000 snapshots
 	@FLOEPLAN_LOAD=large $(PYTEST) -m load --durations=0 $(ARGS)
 
 lint: setup ## check style, formatting and types

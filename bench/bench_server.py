@@ -6,6 +6,10 @@ file is a scan without a filter. No scan is repeated, so plans come from decoded
 plans, and pairs run in turn; the best of several counts, which leaves out the warm-up of the JVM. *CPU s, total* is the
 CPU of client and server together. Spark SQL ends with the partitions of the query, because the files do not exist.
 
+The floor of a row is the same client, in the same run, with responses that a trivial server has stored: what remains is
+the client's own parsing of JSON, which every server that plans for it has to wait for. CPU of the trivial server is not
+counted.
+
 *Server CPU ms per plan* is sent by one client over one connection. 2 ms are 1,000 plans per second on two cores. The
 99th percentile is measured at a fixed rate against two servers in turn, from the time at which a request was due, with
 the load generator on the same cores. Memory is the peak of the server process, with the pages of mapped files.
@@ -32,12 +36,15 @@ from bench.planning_tables import ENTRIES, evolved
 from bench.results import bar_text
 from bench.server_clients import TABLE, Client, JavaClient, PyIcebergClient, SparkClient, request
 from bench.spark_session import start_session
+from bench.stored_responses import StoredResponses, stored_responses
 from tests.support.rest_server import Program, program
 from tests.support.spark.lake import NAME, Lake
 
 MANIFESTS = {"small": (20, 40), "default": (200, 4_000), "large": (200, 4_000)}
 """Of the table that clients plan, and of the large table."""
-PAIRS = {"selective": 10, "every file": 8}
+PAIRS = {"selective": 10, "every file": 6}
+FLOORS = 4
+"""Scans with stored responses."""
 WARM, PLANS, SECONDS, CLIENTS = 60, 50, 8.0, 32
 RATE, DISTINCT = 500.0, 20
 """Requests per second at which repeated plans are measured: half of the bar; and how many different ones repeat."""
@@ -54,6 +61,7 @@ NAMES = {"selective": "one day, one region", "every file": "every file"}
 PATH = "/v1/namespaces/db/tables/events"
 
 Row = dict[str, Any]
+Scan = Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,49 +110,67 @@ def _compared(home: Path, manifests: int) -> list[Row]:
     """Every client on the server that plans and on the one that does not."""
     os.environ["FLOEPLAN_CACHE"] = str(home / "cache")
     rows: list[Row] = []
-    with _servers(home, manifests, ("--plan", "*"), ()) as (planning, plain):
-        rows += _pairs("PyIceberg", PyIcebergClient(planning.uri), PyIcebergClient(plain.uri))
+    with (
+        _servers(home, manifests, ("--plan", "*"), ()) as (planning, plain),
+        stored_responses(planning.uri) as stored,
+    ):
+        uris = (planning.uri, plain.uri, stored.uri)
+        rows += _pairs("PyIceberg", *map(PyIcebergClient, uris), stored)
         spark = start_session(Lake(home))
         try:
-            rows += _pairs("Iceberg Java", JavaClient(spark, planning.uri), JavaClient(spark, plain.uri))
-            rows += _pairs("Spark SQL", SparkClient(spark, planning.uri), SparkClient(spark, plain.uri))
+            rows += _pairs("Iceberg Java", *(JavaClient(spark, uri) for uri in uris), stored)
+            rows += _pairs("Spark SQL", *(SparkClient(spark, uri) for uri in uris), stored)
         finally:
             spark.stop()
     return rows
 
 
-def _pairs(name: str, ours: Client, theirs: Client) -> list[Row]:
+def _pairs(name: str, ours: Client, theirs: Client, parsing: Client, stored: StoredResponses) -> list[Row]:
     rows = []
     for kind, pairs in PAIRS.items():
-        scans = {"selective": (ours.selective, theirs.selective), "every file": (ours.every_file, theirs.every_file)}
-        costs = [tuple(_cost(scan, number) for scan in scans[kind]) for number in range(pairs)]
+        mine, peers, floors = (_scan(client, kind) for client in (ours, theirs, parsing))
+        costs = [(_cost(mine, number), _cost(peers, number)) for number in range(pairs)]
+        floors(0)  # stores the responses
+        least = [_cost(floors, 0, stored.pid) for _ in range(FLOORS)]
         if any(mine.files != peer.files for mine, peer in costs):
             raise RuntimeError(f"{name}, {kind}: the plans differ: {costs}")
         case = f"{NAMES[kind]}, {name} ({costs[-1][0].files:,} {'partitions' if name == 'Spark SQL' else 'files'})"
         for metric in costs[0][0].metrics():
             if metric == "CPU s, client" and name != "PyIceberg":
                 continue
-            mine, peer = (min(cost.metrics()[metric] for cost in side) for side in zip(*costs, strict=True))
+            sides = (*zip(*costs, strict=True), least)
+            value, peer, floor = (min(cost.metrics()[metric] for cost in side) for side in sides)
             bar = BARS.get((name, kind, metric))
-            rows.append(
-                {
-                    "suite": "server",
-                    "case": case,
-                    "metric": metric,
-                    "ours": mine,
-                    "peer": f"client {peer:.3g}",
-                    "ratio": mine / peer,
-                    "bar": None if bar is None else bar_text(mine / peer, bar, ""),
-                }
-            )
+            rows.append(_against(case, metric, value, peer, bar))
+            if bar is not None:
+                rows.append(_against(f"{NAMES[kind]}, {name} with stored responses (floor)", metric, floor, peer, None))
     return rows
 
 
-def _cost(scan: Callable[[int], int], number: int) -> Cost:
+def _scan(client: Client, kind: str) -> Scan:
+    return client.selective if kind == "selective" else client.every_file
+
+
+def _against(case: str, metric: str, ours: float, peer: float, bar: float | None) -> Row:
+    return {
+        "suite": "server",
+        "case": case,
+        "metric": metric,
+        "ours": ours,
+        "peer": f"client {peer:.3g}",
+        "ratio": ours / peer,
+        "bar": None if bar is None else bar_text(ours / peer, bar, ""),
+    }
+
+
+def _cost(scan: Scan, number: int, uncounted: int | None = None) -> Cost:
+    """What a scan costs; the CPU of the process ``uncounted`` is left out."""
     tree, client, wall = CpuClock(), time.process_time(), time.perf_counter()
+    other = 0.0 if uncounted is None else process_seconds(uncounted)
     files = scan(number)
     wall, client = time.perf_counter() - wall, time.process_time() - client
-    return Cost(wall, client, tree.seconds(), files)
+    other = 0.0 if uncounted is None else process_seconds(uncounted) - other
+    return Cost(wall, client, tree.seconds() - other, files)
 
 
 # --- the server alone

@@ -125,7 +125,8 @@ def document_text(document: Any, default: Callable[[Any], object] | None = None,
     """Strict JSON with secrets masked; ``default`` converts types that JSON does not have."""
     dump = partial(json.dumps, allow_nan=False, ensure_ascii=only_ascii, default=default)
     text = dump(document)
-    has_secret = any(dump(secret)[1:-1] in text for secret in _all_secrets()) or _USER_INFORMATION.search(text)
+    has_secret = any(dump(secret)[1:-1] in text for secret in _all_secrets())
+    has_secret = has_secret or ("@" in text and _USER_INFORMATION.search(text) is not None)
     return dump(_masked(json.loads(text))) if has_secret else text
 
 

@@ -6,6 +6,7 @@ planned by the server. Rows must be equal, and the server's log must show that i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions.parser import parse
+from pyiceberg.table import Table
+from pyparsing import ParseBaseException
 
 from tests.support.rest_server import Program, program
 from tests.support.servers import rest_catalog
@@ -28,7 +33,6 @@ pytestmark = pytest.mark.engines
 
 FEW = ("voids_v1_to_v2_equality",)
 CHANGED = ("evolving_v1", "evolving_v2_position_file", "truncations_v2")
-WITHOUT_EQUALITY = "equality"
 SCANS = 30
 """Scans in one query."""
 
@@ -94,19 +98,42 @@ def filtered(spark: SparkSession, table: str, wheres: Sequence[str]) -> dict[str
     return {where: sorted(keys) for where, keys in found.items()}
 
 
-@pytest.mark.parametrize("name", parametrized(few=FEW, rest=pytest.mark.foreign))
-def test_pyiceberg_reads_the_same_rows_whoever_plans(name: str, served: Served, matrix: Matrix) -> None:
+@pytest.mark.parametrize("name", parametrized(few=("dropped_sources_v1",), rest=pytest.mark.foreign))
+def test_pyiceberg_reads_the_same_rows_whoever_plans(
+    name: str, served: Served, matrix: Matrix, local_catalog: SqlCatalog
+) -> None:
     made = matrix.table(name)
+    expected, before = true_matches(made), served.plans(made)
+    filters = {where: text for where in expected if (text := in_pyiceberg(where)) is not None}
+    assert filters
     with RestCatalog("served", uri=served.program.uri) as catalog:
-        scan = catalog.load_table(made.identifier).scan(selected_fields=("pk",))
-        before = served.plans(made)
-        if WITHOUT_EQUALITY in name:
-            with pytest.raises(NotImplementedError, match=r"(?i)equality"):
-                scan.to_arrow()
-        else:
-            keys = sorted(scan.to_arrow()["pk"].to_pylist())
-            assert keys == sorted(made.spark.table(made.name).toArrow()["pk"].to_pylist())
+        through, direct = (each.load_table(made.identifier) for each in (catalog, local_catalog))
+        assert keys_of(through, "true") == keys_of(direct, "true")
+        for where, text in filters.items():
+            found = keys_of(through, text)
+            # Where PyIceberg's own planning gives other rows than Spark, or fails, so may this, but not otherwise.
+            assert found == expected[where] or found == keys_of(direct, text), where
     assert served.plans(made) > before
+
+
+def in_pyiceberg(where: str) -> str | None:
+    """A predicate in the notation of PyIceberg; ``None`` for one that it cannot parse."""
+    text = re.sub(r"timestamp'(\S+) ([^']+)'", r"'\1T\2+00:00'", where)
+    text = re.sub(r"timestamp_ntz'(\S+) ([^']+)'", r"'\1T\2'", text)
+    text = re.sub(r"\bdate'", "'", re.sub(r"(\d)D\b", r"\1", text))
+    try:
+        parse(text)
+    except ParseBaseException:
+        return None
+    return text
+
+
+def keys_of(table: Table, text: str) -> list[int] | str:
+    """The ``pk`` of the rows that PyIceberg reads, or the error that it raises."""
+    try:
+        return sorted(table.scan(row_filter=text, selected_fields=("pk",)).to_arrow()["pk"].to_pylist())
+    except Exception as error:
+        return type(error).__name__
 
 
 @pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.matrix), "merge-on-read"])

@@ -201,15 +201,14 @@ def test_a_loaded_table_carries_its_mode_and_an_etag_that_covers_it(table: Table
 
 def test_requests_that_wait_for_a_load_share_the_next_one(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     began, release, loads = threading.Event(), threading.Event(), list[int]()
-    load_table = SqlCatalog.load_table
 
-    def slow(self: SqlCatalog, name: str | tuple[str, ...]) -> Table:
+    def slow(self: CatalogBackend, name: tuple[str, ...]) -> Table:
         loads.append(len(loads))
         began.set()
         assert release.wait(60)
-        return load_table(self, name)
+        return self._catalog.load_table(name)
 
-    monkeypatch.setattr(SqlCatalog, "load_table", slow)
+    monkeypatch.setattr(CatalogBackend, "_load", slow)
 
     target = TablePath.match("/v1/namespaces/db/tables/events/plan")
     assert target is not None
@@ -231,6 +230,31 @@ def test_requests_that_wait_for_a_load_share_the_next_one(table: Table, monkeypa
     assert {each.metadata_location for each in tables} == {table.metadata_location}
     assert len({id(each) for each in tables}) == 2, "one was running, and those that arrived meanwhile share the next"
     assert len(loads) == 3
+
+
+def test_metadata_is_parsed_once_and_a_change_is_seen_at_once(
+    table: Table, catalog: RestCatalog, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed, load_table = list[str](), SqlCatalog.load_table
+
+    def counted(self: SqlCatalog, name: str | tuple[str, ...]) -> Table:
+        parsed.append(".".join(name))
+        return load_table(self, name)
+
+    monkeypatch.setattr(SqlCatalog, "load_table", counted)
+
+    def plan() -> requests.Response:
+        return requests.post(f"{uri}/v1/namespaces/db/tables/events/plan", json={})
+
+    before = [len(plan().json()["file-scan-tasks"]) for _ in range(3)]
+    assert len(parsed) <= 1
+    table.append(ROWS)
+    assert len(plan().json()["file-scan-tasks"]) > before[0]
+    catalog.rename_table("db.events", "db.other")
+    assert plan().status_code == 404, "the name is checked every time"
+    catalog.rename_table("db.other", "db.events")
+    catalog.drop_table("db.events")
+    assert plan().status_code == 404
 
 
 def test_health_and_metrics(table: Table, uri: str) -> None:

@@ -314,8 +314,10 @@ def test_too_many_plans_are_refused_and_those_that_were_admitted_end(
         first = client.submit(requests.post, f"{uri}{TABLE}/plan", json={})
         while not planned.wait(0.05):
             assert not first.done(), first.result().text
+        received = len(behind.received)
         busy = requests.post(f"{uri}{TABLE}/plan", json={})
         assert (busy.status_code, busy.headers["Retry-After"]) == (429, "1")
+        assert len(behind.received) == received, "no table is loaded for a request that is refused"
         assert requests.get(f"{uri}/healthz").status_code == 200, "the event loop is free"
         release.set()
         assert first.result().status_code == 503, first.result().text

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 WAIT_SECONDS = 60
 
@@ -39,7 +39,7 @@ class _Thread(uvicorn.Server):
 
 
 @contextmanager
-def serving(app: Starlette) -> Iterator[str]:
+def serving(app: ASGIApp) -> Iterator[str]:
     """Serve an application on a thread; yields its URI."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config = uvicorn.Config(

@@ -36,7 +36,9 @@ WAIT_SECONDS = 120
 
 
 @contextmanager
-def server(command: Sequence[str], ready: str, environment: Mapping[str, str] | None = None) -> Iterator[None]:
+def server(
+    command: Sequence[str], ready: str, environment: Mapping[str, str] | None = None, *, wait: float = WAIT_SECONDS
+) -> Iterator[None]:
     """Run a server until the block ends; the block starts when a line of its output matches."""
     process = subprocess.Popen(
         command,
@@ -50,7 +52,7 @@ def server(command: Sequence[str], ready: str, environment: Mapping[str, str] | 
     try:
         listener = _Listener(process, ready)
         listener.start()
-        if not listener.found.wait(WAIT_SECONDS) or process.poll() is not None:
+        if not listener.found.wait(wait) or listener.ended or process.poll() is not None:
             raise RuntimeError(f"{command[0]} did not start:\n{''.join(listener.last)}")
         yield
     finally:
@@ -64,7 +66,7 @@ class _Listener(threading.Thread):
     def __init__(self, process: subprocess.Popen[str], ready: str) -> None:
         super().__init__(daemon=True)
         self._process, self._ready = process, re.compile(ready)
-        self.found = threading.Event()
+        self.found, self.ended = threading.Event(), False
         self.last: deque[str] = deque(maxlen=40)
 
     def run(self) -> None:
@@ -74,6 +76,7 @@ class _Listener(threading.Thread):
                 self.last.append(line)
                 if self._ready.search(line):
                     self.found.set()
+        self.ended = not self.found.is_set()
         self.found.set()
 
 

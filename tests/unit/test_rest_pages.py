@@ -172,6 +172,11 @@ def test_pages_by_bytes() -> None:
     assert all(5_000 < len(page) < 15_000 for page in pages[:-1])
     assert files.page_starts(10**9) == [0, 1000]
     assert files.page_starts(1) == list(range(1001))
+    short = files.page_starts(10_000, 1_000)
+    assert (short[0], short[-1]) == (0, 1000)
+    assert 0 < short[1] < starts[1] / 5, "the first of several pages is shorter"
+    assert abs((short[2] - short[1]) - starts[1]) <= 1, "and the others are not"
+    assert files.page_starts(10**9, 1_000) == [0, 1000], "but a single page is not"
     nothing = plan_files(t.IntegerType(), "identity", [])
     assert nothing.page_starts(10) == [0, 0]
     assert nothing.page(0, 0, null_partitions=True) == (b"[]", b"[]")

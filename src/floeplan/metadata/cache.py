@@ -132,7 +132,10 @@ class EntriesCache:
     def _keep(
         self, folder: Path, part: EntriesTable, wanted: ManifestListTable, rows: Ints, names: Sequence[str]
     ) -> Segment:
-        """Return decoded columns as a segment, and write it to the cache if possible."""
+        """Return decoded columns as a segment, from the cache if it could be written there.
+
+        The columns are then those of the mapped file, and the decoded ones are freed: a process holds them once.
+        """
         counts = np.bincount(part.ints("manifest"), minlength=len(wanted))[rows]
         kept = wanted.take(rows)
         index = {"path": kept.path, **{name: arrow(getattr(kept, name)) for name in IDENTITY}}
@@ -140,7 +143,8 @@ class EntriesCache:
         types = {key: str(type_) for key, type_ in part.partition_types.items()}
         segment = Segment.in_memory({name: part.array(name) for name in names}, pa.table(index), types)
         with suppress(OSError, pa.ArrowException, BadSegment):
-            write_segment(folder, segment)
+            segment = write_segment(folder, segment)
+            self._segments[segment.index_path] = segment
             self._merge(folder)
             self._evict()
         return segment
@@ -369,7 +373,8 @@ def write_segment(folder: Path, segment: Segment) -> Segment:
     ):
         writer.write_batch(batch)
     written = _open_data(index_path)
-    checksums = {name: _digest(written.column(name)) for name in columns}
+    columns = {name: written.column(name) for name in columns}
+    checksums = {name: _digest(column) for name, column in columns.items()}
     header = json.dumps({"checksums": checksums, "types": {str(key): text for key, text in segment.types.items()}})
     table = segment.manifests.replace_schema_metadata({"floeplan": header})
     sink = pa.BufferOutputStream()
@@ -378,7 +383,7 @@ def write_segment(folder: Path, segment: Segment) -> Segment:
     content = sink.getvalue().to_pybytes()
     with _atomic(index_path) as partial:
         Path(partial).write_bytes(xxhash.xxh3_64_digest(content) + content)
-    return Segment(index_path, table, checksums, segment.types)
+    return Segment(index_path, table, checksums, segment.types, columns, written)
 
 
 def merge_segments(segments: Sequence[Segment]) -> Segment:

@@ -22,6 +22,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from floeplan.rest.limits import AllowedStores, PlanDroppedError, PlanSlots, ServerLimits, guarded
 from floeplan.rest.planner import PlanResponse, ScanPlanner
@@ -41,7 +42,6 @@ from floeplan.rest.wire import (
 )
 from floeplan.text import excerpt, reason
 
-_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _LOGGED_PATH = 300
 _CLIENT_GONE = 499
 """The status in logs and metrics of a request whose client closed the connection."""
@@ -70,14 +70,19 @@ class PlanningApp:
     metrics: Metrics
     recorder: AuditRecorder
 
-    def asgi(self) -> Starlette:
+    def asgi(self) -> ASGIApp:
         """The application for an ASGI server."""
-        routes = [
-            Route("/healthz", self._health),
-            Route("/metrics", self._metrics),
-            Route("/{path:path}", self._handle, methods=_METHODS),
-        ]
-        return Starlette(routes=routes, lifespan=self._lifespan)
+        own = {"/healthz": self._health, "/metrics": self._metrics}
+        framework = Starlette(routes=list(map(Route, own, own.values())), lifespan=self._lifespan)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["path"] in own:
+                await framework(scope, receive, send)
+            else:  # every path and every error is handled here: the framework's routing would take as long as a plan
+                response = await self._handle(Request(scope, receive))
+                await response(scope, receive, send)
+
+        return app
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -139,6 +144,7 @@ class PlanningApp:
         if request.method != "POST":
             raise RestError(405, "BadRequestException", f"{request.method} is not supported here", cause="endpoint")
         body = await limited_body(request, self.limits.body_bytes)
+        self.slots.check()  # a server that is busy must not load tables for requests that it refuses
         table = await self.backend.load(request, target)
         return await (self._plan if target.action == "plan" else self._tasks)(request, target, table, body)
 

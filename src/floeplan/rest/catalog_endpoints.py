@@ -16,14 +16,17 @@ import gzip
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from operator import eq
 from typing import Any, TypeAlias, cast
 from urllib.parse import parse_qs, unquote
 
+from cachetools import LRUCache
 from pydantic import TypeAdapter
 from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
@@ -128,7 +131,7 @@ _HARMLESS = ("last-column-id",)
 """Deprecated fields of updates, which say what the schema says too."""
 _UPDATES = TypeAdapter(tuple[TableUpdate, ...])
 _REQUIREMENTS = TypeAdapter(tuple[TableRequirement, ...])
-_THREADS = 8
+_THREADS, _MOST_TABLES = 8, 64
 _GZIP = b"\x1f\x8b"
 _SEPARATOR = "\x1f"
 
@@ -140,6 +143,8 @@ class CatalogBackend:
         self._catalog, self._policy, self._stores, self._limits = catalog, policy, stores, limits
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="floeplan-catalog")
         self._loads, self._next_loads = dict[Identifier, Loading](), dict[Identifier, Loading]()
+        self._tables: LRUCache[tuple[Identifier, str], Table] = LRUCache(_MOST_TABLES)
+        self._lock = threading.Lock()
 
     async def close(self) -> None:
         """End the threads, and close the catalog."""
@@ -318,9 +323,29 @@ class CatalogBackend:
         return json_response({"identifiers": found})
 
     def _load(self, name: Identifier) -> Table:
+        """The table as it is now; metadata files never change, so one that was parsed before is not read again."""
+        location = self._metadata_location(name)
+        with self._lock:
+            known = None if location is None else self._tables.get((name, location))
+        if known is not None:
+            return known
         table = self._catalog.load_table(name)
         self._stores.check(table.metadata_location, table.metadata_location)
+        with self._lock:
+            self._tables[name, table.metadata_location] = table
         return table
+
+    def _metadata_location(self, name: Identifier) -> str | None:
+        """Where the metadata of a table or view is, if the catalog tells that without reading it."""
+        if not isinstance(self._catalog, SqlCatalog):
+            return None
+        names = IcebergTables.__table__.c
+        columns = (names.catalog_name, names.table_namespace, names.table_name)
+        query = IcebergTables.__table__.select().with_only_columns(names.metadata_location)
+        with self._catalog.engine.connect() as connection:
+            place = (self._catalog.name, ".".join(name[:-1]), name[-1])
+            location: str | None = connection.execute(query.where(*map(eq, columns, place))).scalar()
+        return location
 
     def _load_table(self, name: Identifier, known_tag: str, accepted: str) -> Response:
         table = self._load(name)

@@ -24,6 +24,9 @@ from floeplan.rest.wire import RestError, unavailable
 
 Answer = TypeVar("Answer")
 
+_UNWATCHED_SECONDS = 0.05
+"""How long a plan runs before the connection of its client is watched."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
@@ -59,6 +62,16 @@ class PlanSlots:
         self._lock = threading.Lock()
         self.admitted = 0
 
+    def check(self) -> None:
+        """Refuse a request that would have to wait behind too many others; also before anything is done for it.
+
+        Raises:
+            RestError: Too many plans are waiting.
+        """
+        if self.admitted >= self._limits.plans + self._limits.waiting:
+            message = f"{self.admitted} plans are running or waiting; try again later"
+            raise RestError(429, "TooManyRequestsException", message, retry=True, cause="busy")
+
     def close(self) -> None:
         """Drop waiting plans; running ones end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -71,9 +84,7 @@ class PlanSlots:
             PlanDroppedError: The client has closed the connection.
         """
         with self._lock:
-            if self.admitted >= self._limits.plans + self._limits.waiting:
-                message = f"{self.admitted} plans are running or waiting; try again later"
-                raise RestError(429, "TooManyRequestsException", message, retry=True, cause="busy")
+            self.check()
             self.admitted += 1
         dropped = threading.Event()
 
@@ -84,16 +95,16 @@ class PlanSlots:
         submitted = self._threads.submit(work, check)
         submitted.add_done_callback(self._release)
         planned = asyncio.wrap_future(submitted)
-        gone = asyncio.ensure_future(_disconnected(request))
+        seconds = self._limits.plan_seconds
         try:
-            await asyncio.wait((planned, gone), timeout=self._limits.plan_seconds, return_when=asyncio.FIRST_COMPLETED)
+            # Most plans end before a task that watches the connection would pay.
+            await asyncio.wait((planned,), timeout=min(_UNWATCHED_SECONDS, seconds))
+            if not planned.done() and seconds > _UNWATCHED_SECONDS:
+                await _watched(request, planned, seconds - _UNWATCHED_SECONDS)
             if planned.done():
                 return planned.result()
-            if gone.done():
-                raise PlanDroppedError
-            raise unavailable(f"planning took longer than {self._limits.plan_seconds:g} s", "deadline")
+            raise unavailable(f"planning took longer than {seconds:g} s", "deadline")
         finally:
-            gone.cancel()
             if not planned.done():
                 dropped.set()
                 planned.add_done_callback(retrieve_exception)
@@ -102,6 +113,21 @@ class PlanSlots:
     def _release(self, _: Future[Any]) -> None:
         with self._lock:
             self.admitted -= 1
+
+
+async def _watched(request: Request, planned: asyncio.Future[Any], seconds: float) -> None:
+    """Wait until a plan has ended or the deadline has passed.
+
+    Raises:
+        PlanDroppedError: The client has closed the connection.
+    """
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((planned, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() and not planned.done():
+            raise PlanDroppedError
+    finally:
+        gone.cancel()
 
 
 async def _disconnected(request: Request) -> None:

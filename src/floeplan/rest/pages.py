@@ -92,11 +92,17 @@ class PlanFiles:
         each = _FIXED_BYTES + _FIELD_BYTES * len(self.union.fields) + _STATS_BYTES * len(self.stats)
         return paths + residuals.astype(np.int64) + _REFERENCE_BYTES * self.files.matches.counts + each
 
-    def page_starts(self, page_bytes: int) -> list[int]:
-        """The first file of each page of about this many bytes, and the number of files at the end."""
-        page_of = np.cumsum(self.sizes()) // page_bytes
-        breaks = np.flatnonzero(np.diff(page_of)) + 1
-        return [0, *breaks.tolist(), len(self)] if len(self) else [0, 0]
+    def page_starts(self, page_bytes: int, first_bytes: int | None = None) -> list[int]:
+        """The first file of each page of about this many bytes, and the number of files at the end.
+
+        If there are several pages, the first one has about ``first_bytes``.
+        """
+        ends = np.cumsum(self.sizes())
+        if not len(ends):
+            return [0, 0]
+        shorter = page_bytes - min(first_bytes or page_bytes, page_bytes) if ends[-1] >= page_bytes else 0
+        breaks = np.flatnonzero(np.diff((ends + shorter) // page_bytes)) + 1
+        return [0, *breaks.tolist(), len(self)]
 
     def page(self, start: int, end: int, *, null_partitions: bool) -> tuple[bytes, bytes]:
         """The JSON arrays ``file-scan-tasks`` and ``delete-files`` of a range of files.

@@ -30,6 +30,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from cachetools import LRUCache
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -40,6 +41,7 @@ from floeplan.errors import BadInputError, InvalidOptionError, UnknownColumnErro
 from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.held import EntriesMemory, EntriesSource
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.predicate.build import without_opaque
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.names import leaf_columns
@@ -61,6 +63,13 @@ _LONG_REQUEST, _PAGE_PER_REQUEST = 4096, 64
 _FEW_FILES, _FIRST_PAGE_BYTES = 1000, 1000
 """Plans of at most this many files keep their first page, of about this many bytes per file."""
 
+_FIRST_BYTES = 64 * 1024
+"""JSON of the first of several pages: clients parse it before they fetch the others, several of them at a time."""
+
+_FILE_BYTES = 300
+"""Memory of a planned file, about."""
+
+_SPLITS = "split_offsets"
 _READERS = 64
 """Snapshots whose manifest lists are kept."""
 
@@ -95,7 +104,7 @@ class PlanResponse:
 class PlannerOptions:
     """How plans are made and cut."""
 
-    page_bytes: int = 2 * 1024 * 1024
+    page_bytes: int = 1024 * 1024
     """JSON of one page; requests of more than 4 kB make pages longer, because every plan task repeats its request."""
     token_seconds: float = 3600.0
     """How long a plan task can be fetched."""
@@ -172,7 +181,7 @@ class ScanPlanner:
         plan_id = str(uuid.uuid4())
         schema_ids = tuple(schema.schema_id for schema in schemas)
         template = PlanTask(plan_id, request.text, -1 if snapshot is None else snapshot.snapshot_id, schema_ids, 0, 0)
-        starts = plan.files.page_starts(self._page_bytes(template.request))
+        starts = plan.files.page_starts(self._page_bytes(template.request), _FIRST_BYTES)
         tasks = [replace(template, start=start, end=end) for start, end in pairwise(starts[1:])]
         owner, lifetime = {"principal": caller.principal, "table_uuid": _identity(table)}, self.options.token_seconds
         tokens = [self.keys.seal(task, lifetime=lifetime, **owner) for task in tasks]
@@ -222,11 +231,25 @@ class ScanPlanner:
             found = self._plans.get(key)
         if found is not None:
             return found, True
+        if request.filter is True and not request.incremental:
+            self._make_room(self._reader(table, snapshot).manifests)
         made = self._make(table, request, snapshot, schemas, bounds)
         with self._lock:
             if made.size <= self.options.cache_bytes:
                 self._plans[key] = made
         return made, False
+
+    def _make_room(self, manifests: ManifestListTable) -> None:
+        """Drop plans before every file is planned, not after: the new plan must not come on top of them."""
+        files = np.maximum(manifests.added_files, 0) + np.maximum(manifests.existing_files, 0)
+        room = min(int(files.sum()) * _FILE_BYTES, self.options.cache_bytes)
+        before = len(self._plans)
+        with self._lock:
+            while self._plans and self._plans.currsize + room > self.options.cache_bytes:
+                self._plans.popitem()
+        if len(self._plans) < before:  # allocators would keep the memory
+            for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
+                pool.release_unused()
 
     def _make(
         self,
@@ -274,7 +297,8 @@ class ScanPlanner:
         # Footers are not opened: clients split and prune row groups themselves.
         options = ScanOptions(footers=False, report=False, concurrency=self.options.concurrency)
         target = ScanTarget(table, snapshot, schema)
-        return plan_target(target, compiled, options, schema=projected, reader=self._reader(table, snapshot))
+        reader = self._reader(table, snapshot)
+        return plan_target(target, compiled, options, schema=projected, reader=reader, names=frozenset({_SPLITS}))
 
     def _reader(self, table: Table, snapshot: Snapshot | None) -> SnapshotReader:
         """The reader of a snapshot with its manifest list, with this caller's access to the store."""
@@ -290,15 +314,17 @@ class ScanPlanner:
 
 
 def _details(plan: ScanPlan, files: PlannedFiles, stats: frozenset[int], source: EntriesSource) -> EntriesTable:
-    """Columns of the planned files that planning did not read, row by row with them."""
-    columns = EntryColumns(frozenset({"split_offsets"}), stats=stats, sizes=stats, partition=False)
+    """Split offsets and statistics of the planned files, row by row with them; read if planning did not."""
+    if not stats and _SPLITS in files.entries:
+        return EntriesTable(files.entries.table.select([_SPLITS]), {})
+    columns = EntryColumns(frozenset({_SPLITS}), stats=stats, sizes=stats, partition=False)
     manifest, ordinal = files.entries.ints("manifest"), files.entries.ints("ordinal")
     totals, io = plan.totals, plan.target.table.io
     listed = np.unique(manifest)
     read = source.read_entries(totals.manifests, totals.union, columns, rows=listed, io=io).live()
     rows = np.searchsorted(read.ints("manifest"), manifest) + ordinal
     # Paths and other columns that are always read are in the planned files already.
-    names = [name for name in read.table.column_names if name == "split_offsets" or "." in name]
+    names = [name for name in read.table.column_names if name == _SPLITS or "." in name]
     few = EntriesTable(read.table.select(names), {})
     return few if np.array_equal(rows, np.arange(len(read))) else few.take(rows)
 

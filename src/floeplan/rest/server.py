@@ -6,6 +6,7 @@ unless it is told that something else encrypts the connections.
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import signal
@@ -17,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from floeplan.catalog import open_catalog
 from floeplan.errors import InvalidOptionError
@@ -70,7 +71,7 @@ class ServerOptions:
     plain_http: bool = False
 
 
-def build(options: ServerOptions) -> Starlette:
+def build(options: ServerOptions) -> ASGIApp:
     """Put the application together.
 
     Raises:
@@ -134,6 +135,7 @@ def serve(options: ServerOptions, ready: Callable[[str], None]) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         date_header=False,
         lifespan="on",
         # Longer than the pools of clients keep a connection: a request on one that is being closed would be lost.
@@ -141,6 +143,8 @@ def serve(options: ServerOptions, ready: Callable[[str], None]) -> None:
         timeout_graceful_shutdown=options.limits.shutdown_seconds,
         **_tls(options),
     )
+    gc.collect()
+    gc.freeze()  # looking for garbage among everything that was imported takes longer than a plan
     with listening:
         _Server(config, lambda: ready(uri)).run([listening])
 

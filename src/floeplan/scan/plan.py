@@ -126,6 +126,7 @@ def plan_target(
     *,
     schema: Schema | None = None,
     reader: SnapshotReader | None = None,
+    names: frozenset[str] = frozenset(),
 ) -> ScanPlan:
     """Plan a scan whose snapshot, schema and predicate are resolved already.
 
@@ -135,8 +136,9 @@ def plan_target(
         options: What planning may use.
         schema: The columns to read, for the report; bytes are counted for whole files.
         reader: The reader of the snapshot, if it is open.
+        names: Further columns of the planned entries that the caller uses.
     """
-    return _Planner(target, compiled, schema or target.schema, False, options, reader).plan()
+    return _Planner(target, compiled, schema or target.schema, False, options, reader, names).plan()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -245,11 +247,13 @@ class _Planner:
         projected: bool,
         options: ScanOptions,
         reader: SnapshotReader | None = None,
+        names: frozenset[str] = frozenset(),
     ) -> None:
         self.target = target
         self.compiled = compiled
         self.schema = schema
         self.options = options
+        self.names = _DATA_NAMES | names
         self.projected = frozenset(fields_by_id(schema)) if projected else None
         self.reader = reader or SnapshotReader.open(
             target.table, target.snapshot, cache=options.cache, root=options.root, max_workers=options.concurrency
@@ -315,7 +319,7 @@ class _Planner:
         stats = frozenset(self.predicate.columns) | deletes.key_columns
         if self.options.recover:
             stats |= {field.bound.source_id for field in self.union.fields}
-        columns = EntryColumns(_DATA_NAMES, stats=stats, sizes=self.projected or frozenset())
+        columns = EntryColumns(self.names, stats=stats, sizes=self.projected or frozenset())
         rows = self.reader.manifest_rows(DATA, keep)
         distributed = self.options.planning
         if distributed is not None and len(rows) >= distributed.threshold:

@@ -183,18 +183,24 @@ class JsonLinesReportStore:
 
     def __init__(self, directory: Path, most_bytes: int | None = None, file_bytes: int = REPORT_FILE_BYTES) -> None:
         self.directory, self.most_bytes, self.file_bytes = directory, most_bytes, file_bytes
+        self._last: tuple[str, Path] | None = None
 
     def append(self, report: Mapping[str, Any]) -> None:
         """Append a line."""
         line = document_text(report, default=str) + "\n"
-        self.directory.mkdir(parents=True, exist_ok=True)
-        # Unbuffered and appended: one write call per line, so that the lines of several processes do not mix.
-        with self._file().open("ab", buffering=0) as file:
-            file.write(line.encode("utf-8", "backslashreplace"))
-
-    def _file(self) -> Path:
-        """The file of today that is not full yet; before a new one is begun, old ones may be removed."""
         day = f"scan-{datetime.now(UTC):%Y%m%d}"
+        known = self._last
+        if known is None or known[0] != day or not known[1].exists():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            known = day, self._file(day)
+        # Unbuffered and appended: one write call per line, so that the lines of several processes do not mix.
+        with known[1].open("ab", buffering=0) as file:
+            file.write(line.encode("utf-8", "backslashreplace"))
+            # Listing the folder takes longer than the line: until the file is full, the next line goes there, too.
+            self._last = known if file.tell() < self.file_bytes else None
+
+    def _file(self, day: str) -> Path:
+        """The file of today that is not full yet; before a new one is begun, old ones may be removed."""
         last = max((path.stem for path in self.directory.glob(f"{day}-*.jsonl")), default=None)
         if last is None:
             self._remove_oldest()

@@ -10,7 +10,7 @@ column has no bounds there, its bounds overlap the values of the predicate, or o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
 from typing import Any
@@ -138,7 +138,13 @@ class Decisions:
     without_bounds: int = 0
 
     def __add__(self, other: Decisions) -> Decisions:
-        return Decisions(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+        return Decisions(
+            self.total + other.total,
+            self.dropped + other.dropped,
+            self.by_partition + other.by_partition,
+            self.by_bounds + other.by_bounds,
+            self.without_bounds + other.without_bounds,
+        )
 
     @property
     def undecided(self) -> int:

@@ -99,9 +99,7 @@ def serve_catalog(
     max_waiting: Annotated[
         int, typer.Option("--max-waiting", min=0, help="Requests that may wait for a plan to end; others get 429.")
     ] = 256,
-    page_bytes: Annotated[int, typer.Option("--page-bytes", min=1, help="JSON of one page of a plan.")] = 2
-    * 1024
-    * 1024,
+    page_bytes: Annotated[int, typer.Option("--page-bytes", min=1, help="JSON of one page of a plan.")] = 1024 * 1024,
     plan_seconds: Annotated[float, typer.Option("--plan-seconds", min=0.001, help="Deadline of a plan.")] = 60.0,
     upstream_seconds: Annotated[
         float, typer.Option("--upstream-seconds", min=0.001, help="Longest wait for the upstream catalog.")
