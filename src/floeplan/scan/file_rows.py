@@ -27,6 +27,7 @@ from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import LONGEST_GAP
 from floeplan.parquet.source import ByteSource
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
+from floeplan.scan.footers import known_footer
 from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.projection import project
 from floeplan.schemas import FIELD_ID, fields_by_id, mapped_field_ids
@@ -108,7 +109,8 @@ class OpenFile:
 
     def __init__(self, table: TableRows, deletes: DeleteFileReader, file: FileScan) -> None:
         self._table, self._deletes, self.file = table, deletes, file
-        self.stored: StoredFile = open_stored(file.path, file.format, table.io)
+        known = known_footer(file.path, file.file_size)
+        self.stored: StoredFile = open_stored(file.path, file.format, table.io, footer=known)
 
     @property
     def source(self) -> ByteSource:

@@ -107,10 +107,19 @@ class FooterPruner:
         )
 
 
-@cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=threading.Lock())
+_footers_lock = threading.Lock()
+
+
+@cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=_footers_lock)
 def cached_footer(path: str, size: int, source: ByteSource) -> ParquetFooter:
     """The footer of a file, from an LRU cache by path and size: data files never change."""
     return read_footer(source)
+
+
+def known_footer(path: str, size: int) -> ParquetFooter | None:
+    """The footer of a file if the cache has it. Reading adds none: the footers of a large scan would take memory."""
+    with _footers_lock:
+        return cached_footer.cache.get((path, size))
 
 
 def file_pruner(compiled: CompileResult, schema: Schema, fields: Sequence[BoundField], options: ScanOptions) -> Pruner:

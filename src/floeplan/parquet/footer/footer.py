@@ -258,6 +258,10 @@ class ParquetFooter:
                 raise corrupt(self.file, f"the footer entry of column {column}: {error}") from None
         return self._chunks[index]
 
+    def as_file(self) -> bytes:
+        """A Parquet file of this footer alone, for decoders that take their metadata from a file."""
+        return b"".join((_MAGIC, self._encoded, len(self._encoded).to_bytes(4, "little"), _MAGIC))
+
     def chunk_sizes(self, chunks: ColumnChunks) -> Ints:
         """The bytes to fetch of each chunk; more than stated where the writer forgot some of them."""
         # parquet-mr before 1.2.9 did not count the header of the dictionary page (PARQUET-816): decoders stop by

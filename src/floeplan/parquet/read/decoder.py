@@ -47,12 +47,13 @@ def decode_row_groups(
             opened = pa.PythonFile(_PrefetchedFile(source, ranges), mode="r")
         # ``read_dictionary`` and large text exclude each other, so that there are two readers of one file.
         options = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False}
-        plain = pq.ParquetFile(opened, binary_type=pa.large_binary(), **options)
+        known = pq.read_metadata(pa.BufferReader(footer.as_file()))
+        plain = pq.ParquetFile(opened, binary_type=pa.large_binary(), metadata=known, **options)
         others = [leaf for leaf in leaves if leaf not in encoded]
         table = plain.reader.read_row_groups(groups.tolist(), column_indices=others, use_threads=threads)
         if encoded:
             names = [footer.leaves[leaf].path[0] for leaf in encoded]
-            file = pq.ParquetFile(opened, read_dictionary=names, metadata=plain.metadata, **options)
+            file = pq.ParquetFile(opened, read_dictionary=names, metadata=known, **options)
             text = file.reader.read_row_groups(groups.tolist(), column_indices=encoded, use_threads=threads)
             table = _merged(footer, table, text if keep_dictionaries else _expanded(text))
     except FileNotFoundError:
