@@ -144,6 +144,7 @@ class _Bench:
         started = time.time()
         with tempfile.TemporaryDirectory(dir=self.folder) as home:
             environment = os.environ | {"FLOEPLAN_REPORTS": f"{home}/reports", "FLOEPLAN_CACHE": f"{home}/cache"}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # fresh processes have compiled bytecode
             output = _output(command, lines, environment | {"DO_NOT_TRACK": "1"})
         answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         answers += [{"error": "no answer"} for _ in range(len(mine) - len(answers))]
