@@ -126,6 +126,18 @@ def test_first_plans_import_what_planning_takes(imported: Any, table: Table) -> 
     assert modules < 650
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_imports_are_not_searched_for_garbage(imported: Any, enabled: bool) -> None:
+    """And the garbage collector is afterwards as it was before."""
+    code = (
+        "import gc, floeplan as fp\n"
+        f"found = []; (gc.enable if {enabled} else gc.disable)()\n"
+        "gc.callbacks.append(lambda phase, info: found.append(phase)); fp.plan_scan; gc.callbacks.clear()\n"
+        f"assert gc.isenabled() == {enabled}; assert len(found) < 10, len(found)"
+    )
+    imported(code)
+
+
 def test_pandas_is_hidden_from_pyarrow_only_once(imported: Any) -> None:
     """Spark, and whoever asks pyarrow for pandas objects, still finds it."""
     code = (
