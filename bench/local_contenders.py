@@ -49,8 +49,14 @@ Answer = Callable[[Query], Any]
 def floeplan(tables: dict[str, str], endpoint: str | None) -> Answer:
     import floeplan as fp
 
+    catalog: Any = None
+    if endpoint:
+        from pyiceberg.catalog.noop import NoopCatalog
+
+        catalog = NoopCatalog("s3", **s3_options(endpoint))
+
     def answer(query: Query) -> Any:
-        table = _static(tables[query.table], endpoint) if endpoint else tables[query.table]
+        table = fp.load_table(tables[query.table], catalog) if endpoint else tables[query.table]
         plan = fp.plan_scan(table, query.sql(), columns=query.columns or None)
         if query.count:
             return plan.count()
