@@ -22,12 +22,11 @@ from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.formats.files import ParquetFile, open_stored
 from floeplan.formats.stored import StoredFile
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.footer import ParquetFooter, known_footer
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import LONGEST_GAP
 from floeplan.parquet.source import ByteSource
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
-from floeplan.scan.footers import known_footer
 from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.projection import project
 from floeplan.schemas import FIELD_ID, fields_by_id, mapped_field_ids
