@@ -9,8 +9,8 @@ distinct ones, that takes 0.05 CPU s, and 0.07 s for the expansion, instead of 0
 its text converted to Arrow's, file by file, it takes 0.9 of pyarrow's CPU for all six columns of the ``local``
 benchmark, but 1.2 to 1.4 for single columns of numbers or long text.
 
-From an object store the columns are fetched in one round trip; a local file is read by the decoder itself. Neither reads
-the footer again.
+From an object store the columns are fetched in one round trip; a local file is read by the decoder itself. The
+footer is not read again.
 
 Fail-safe: row groups that decode to another number of rows than the footer states are an error.
 """
