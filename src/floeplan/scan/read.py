@@ -67,6 +67,9 @@ def one_table(found: Iterator[pa.Table], schema: Schema) -> pa.Table:
 def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
     """Read a plan file by file, in order, with a few files prefetched."""
     reader, threads = PlanReader.of(plan, schema), read_threads(plan)
+    if len(plan.files) == 1:  # without waiting for a thread
+        yield reader.read(plan.files[0])
+        return
     with ThreadPoolExecutor(threads, "floeplan-read") as pool:
         pending: deque[tuple[Future[pa.Table], int]] = deque()
         taken = 0
