@@ -1,14 +1,19 @@
-"""Reading on one machine: Floeplan against PyIceberg, DuckDB, Polars and Daft, on local files.
+"""Reading on one machine: Floeplan against PyIceberg, DuckDB, Polars and Daft, on local files and from S3.
 
 The table has 52 files under three partition specs and 6 columns, 12 million rows at the default size, once clean and
 once with 5 % of the rows deleted by position. Warm figures are the best of several runs of each query, in processes
-that run them all, the tools in turn. The first query of a process is measured in new processes and counts from their
-start, with all imports. A row compares with the best peer and shows them all. A peer that fails, or that returns other
-rows than PyIceberg, is shown as such and is no peer of that line. CPU counts all threads. Polars plans with its plugin
-(``polars[iceberg]``). Daft runs in an environment of its own, because it pins an older pyarrow. Results are Arrow
-tables, of Polars its own data frames, whose text is not converted to Arrow's.
+that run them all, the tools in turn. The first query of a process is measured in new processes with empty caches and
+counts from their start, with all imports. A row compares with the best peer and shows them all. A peer that fails, or
+that returns other rows than PyIceberg, is shown as such and is no peer of that line. CPU counts all threads. Polars
+plans with its plugin (``polars[iceberg]``). Daft runs in an environment of its own, because it pins an older pyarrow.
+Results are Arrow tables, of Polars its own data frames, whose text is not converted to Arrow's.
 
-`decoder (floor)` reads the columns with pyarrow alone, without a plan, projection or deletes.
+From S3, the tables have a quarter of the rows, and the store (``object_store``) answers each request after 30 ms. Each
+query runs in a process of its own with empty caches, after a query on the local table that imports and compiles what it
+needs. Bytes and sequential round trips include the metadata.
+
+The floors read the columns with a decoder alone, without a plan, projection or deletes: with pyarrow's, and with that
+of Polars, whose text is converted to Arrow's.
 """
 
 from __future__ import annotations
@@ -26,14 +31,19 @@ from typing import Any
 
 from bench.local_contenders import Query
 from bench.local_tables import LocalTables, make_tables
+from bench.object_store import ObjectStore, serve
 from bench.results import HERE, bar_text
 
-SIZES = {"small": (20_000, 1), "default": (230_769, 3), "large": (461_538, 5)}
+SIZES = {"small": (20_000, 1), "default": (230_769, 2), "large": (461_538, 5)}
 """Rows per file, and the number of processes of each tool."""
 WARM_QUERIES = 3
-WARM_BAR, FIRST_BAR, MEMORY_BAR = 1.0, 1.2, 1.3
+WARM_BAR, FIRST_BAR, MEMORY_BAR, S3_BAR, S3_WALL_BAR = 1.0, 1.2, 1.3, 1.0, 0.8
+S3_SHARE, S3_LATENCY = 4, 0.03
+TIMEOUT = 600
+"""Seconds after which a process counts as failed."""
 PEERS = ("pyiceberg", "duckdb", "polars", "daft")
 TOOLS = ("floeplan", *PEERS)
+FLOORS = {"decoder": "pyarrow's decoder (floor)", "polars_decoder": "Polars' decoder to Arrow (floor)"}
 FIRST_PEERS = ("pyiceberg", "polars")
 FIRST = ("all columns", "one day", "5 % deleted, region = 'eu'")
 DAFT = "daft==0.7.26", "pyiceberg[pyarrow]==0.12.0"
@@ -44,7 +54,14 @@ Answers = dict[str, list[dict[str, Any]]]
 def run(size: str) -> list[dict[str, Any]]:
     rows, processes = SIZES[size]
     with tempfile.TemporaryDirectory() as folder:
-        return _Bench(Path(folder), make_tables(Path(folder), rows), processes).local_rows()
+        local, bucket = Path(folder, "local"), Path(folder, "bucket")
+        local.mkdir()
+        bucket.mkdir()
+        tables = make_tables(local, rows)
+        found = _Bench(Path(folder), tables, processes).local_rows()
+        with serve(bucket, S3_LATENCY) as store:
+            remote = make_tables(bucket, rows // S3_SHARE, store.endpoint)
+            return found + _Bench(Path(folder), remote, 1, store, tables.clean).s3_rows()
 
 
 def queries(tables: LocalTables) -> list[Query]:
@@ -66,14 +83,19 @@ def queries(tables: LocalTables) -> list[Query]:
 
 
 class _Bench:
-    def __init__(self, folder: Path, tables: LocalTables, processes: int) -> None:
-        self.folder, self.tables, self.processes = folder, tables, processes
+    """Runs queries on two tables with each tool; ``warmed`` is a local table for the first query of a process."""
+
+    def __init__(
+        self, folder: Path, tables: LocalTables, processes: int, store: ObjectStore | None = None, warmed: str = ""
+    ) -> None:
+        self.folder, self.tables, self.processes, self.store = folder, tables, processes, store
+        self.places = {"clean": tables.clean, "deleted": tables.deleted, "warmed": warmed}
 
     def local_rows(self) -> list[dict[str, Any]]:
         found, all_queries = [], queries(self.tables)
-        warm = self._answers([query for query in all_queries for _ in range(1 + WARM_QUERIES)], [*TOOLS, "decoder"])
+        warm = self._answers([query for query in all_queries for _ in range(1 + WARM_QUERIES)], [*TOOLS, *FLOORS])
         for query in all_queries:
-            names = [*TOOLS, "decoder"] if query.table == "clean" and not query.sql() else TOOLS
+            names = [*TOOLS, *FLOORS] if _is_decoded_only(query) else TOOLS
             for metric in ("CPU s", "wall s"):
                 figures = {name: _best(query, warm[name], metric) for name in names}
                 found += _compared(query.name, f"warm {metric}", figures, PEERS, WARM_BAR)
@@ -84,6 +106,15 @@ class _Bench:
                     figures = {name: _best(query, first[name], metric) for name in TOOLS}
                     label = f"first query, {metric.removeprefix('start ')}"
                     found += _compared(query.name, label, figures, FIRST_PEERS, bar)
+        return found
+
+    def s3_rows(self) -> list[dict[str, Any]]:
+        found = []
+        for query in queries(self.tables):
+            answers = self._answers([Query("warm-up", "warmed", day=self.tables.one_day), query], TOOLS)
+            for metric, bar in (("MB", S3_BAR), ("round trips", S3_BAR), ("wall s", S3_WALL_BAR)):
+                figures = {name: _best(query, answers[name], metric) for name in TOOLS}
+                found += _compared(query.name, f"S3 {metric}", figures, PEERS, bar)
         return found
 
     def _answers(self, asked: list[Query], tools: Sequence[str]) -> Answers:
@@ -103,23 +134,26 @@ class _Bench:
         return found
 
     def _process(self, name: str, asked: list[Query]) -> list[dict[str, Any]]:
-        """The answers of one new process."""
-        tables = json.dumps({"clean": self.tables.clean, "deleted": self.tables.deleted})
-        command = [self._python(name), "-m", "bench.local_contenders", name, tables]
-        environment = os.environ | {"FLOEPLAN_REPORTS": str(self.folder / "reports"), "DO_NOT_TRACK": "1"}
-        environment["FLOEPLAN_CACHE"] = str(self.folder / "cache")
-        # The decoder reads all rows of columns and nothing else.
-        mine = [query for query in asked if name != "decoder" or (query.table == "clean" and not query.sql())]
+        """The answers of one new process with empty caches, and its traffic if it reads from the store."""
+        command = [self._python(name), "-m", "bench.local_contenders", name, json.dumps(self.places)]
+        if self.store is not None:
+            command.append(self.store.endpoint)
+            self.store.traffic()
+        mine = [query for query in asked if name not in FLOORS or _is_decoded_only(query)]
         lines = "".join(f"{json.dumps(asdict(query))}\n" for query in mine)
         started = time.time()
-        done = subprocess.run(
-            command, input=lines, capture_output=True, text=True, env=environment, cwd=HERE.parent, check=False
-        )
-        answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        answers += [{"error": f"ended with {done.returncode}"}] * (len(mine) - len(answers))
+        with tempfile.TemporaryDirectory(dir=self.folder) as home:
+            environment = os.environ | {"FLOEPLAN_REPORTS": f"{home}/reports", "FLOEPLAN_CACHE": f"{home}/cache"}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # fresh processes have compiled bytecode
+            output = _output(command, lines, environment | {"DO_NOT_TRACK": "1"})
+        answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        answers += [{"error": "no answer"} for _ in range(len(mine) - len(answers))]
         for query, answer in zip(mine, answers, strict=True):
             answer["query"] = query.name
             answer["start wall s"] = answer.get("finished", 0) - started
+        if self.store is not None:
+            traffic = self.store.traffic()
+            answers[-1] |= {"MB": traffic.bytes / 1e6, "round trips": traffic.round_trips}
         return answers
 
     def _python(self, name: str) -> str:
@@ -131,6 +165,29 @@ class _Bench:
             subprocess.run([*uv, "venv", "--quiet", str(place)], check=True)
             subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(place / "bin/python"), *DAFT], check=True)
         return str(place / "bin/python")
+
+
+def _is_decoded_only(query: Query) -> bool:
+    """Whether a query reads all rows of columns, as a decoder alone can do."""
+    return query.table == "clean" and not query.sql()
+
+
+def _output(command: list[str], lines: str, environment: dict[str, str]) -> str:
+    """What a process prints, until it ends or takes too long."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+        cwd=HERE.parent,
+    ) as process:
+        try:
+            return process.communicate(lines, TIMEOUT)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.communicate()[0]
 
 
 def _rows(answer: dict[str, Any]) -> tuple[object, object]:
@@ -151,18 +208,20 @@ def _compared(
     """Ours against the best peer, and the floor if it was measured."""
     ours = values["floeplan"]
     figures = {name: value for name, value in values.items() if name in peers and not isinstance(value, str)}
-    assert isinstance(ours, float)
+    if isinstance(ours, str) or not figures:
+        raise ValueError(f"{case}, {metric}: {values}")
     best = min(figures, key=lambda name: figures[name])
     shown = ", ".join(
         f"{name} {value if isinstance(value, str) else format(value, '.3g')}"
         for name, value in values.items()
-        if name not in ("floeplan", "decoder", best)
+        if name not in ("floeplan", best, *FLOORS)
     )
     row = {"suite": "local", "case": case, "metric": metric, "ours": ours}
     text = f"best peer: {best} {figures[best]:.3g} ({shown})"
     found = [row | {"peer": text, "ratio": ours / figures[best], "bar": bar_text(ours / figures[best], bar, "")}]
-    floor = values.get("decoder")
-    if isinstance(floor, float):
-        mine = row | {"case": f"{case}, decoder (floor)", "ours": floor, "peer": f"best peer: {best}"}
-        found.append(mine | {"ratio": floor / figures[best], "bar": None})
+    for name, label in FLOORS.items():
+        floor = values.get(name)
+        if isinstance(floor, float):
+            mine = row | {"case": f"{case}, {label}", "ours": floor, "peer": f"best peer: {best}"}
+            found.append(mine | {"ratio": floor / figures[best], "bar": None})
     return found

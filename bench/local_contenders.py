@@ -3,6 +3,7 @@
 As a program (``python -m bench.local_contenders NAME TABLES``), it reads one query per line as JSON and prints rows, a
 checksum of them, CPU seconds, wall seconds and the peak memory of the process. A result is an Arrow table, or the
 tool's own data frame. The checksum is computed after the clocks are read; it does not depend on the order of rows.
+A query starts from the location of the table's metadata file. With an endpoint, locations may be those of a bucket.
 
 Daft pins an older pyarrow, so it runs in an environment of its own, and this module imports nothing but the tool.
 """
@@ -48,10 +49,15 @@ Answer = Callable[[Query], Any]
 def floeplan(tables: dict[str, str], endpoint: str | None) -> Answer:
     import floeplan as fp
 
-    loaded = {name: _static(path, endpoint) if endpoint else path for name, path in tables.items()}
+    catalog: Any = None
+    if endpoint:
+        from pyiceberg.catalog.noop import NoopCatalog
+
+        catalog = NoopCatalog("s3", **s3_options(endpoint))
 
     def answer(query: Query) -> Any:
-        plan = fp.plan_scan(loaded[query.table], query.sql(), columns=query.columns or None)
+        table = fp.load_table(tables[query.table], catalog) if endpoint else tables[query.table]
+        plan = fp.plan_scan(table, query.sql(), columns=query.columns or None)
         if query.count:
             return plan.count()
         if query.limit is not None:
@@ -62,12 +68,10 @@ def floeplan(tables: dict[str, str], endpoint: str | None) -> Answer:
 
 
 def pyiceberg(tables: dict[str, str], endpoint: str | None) -> Answer:
-    loaded = {name: _static(path, endpoint) for name, path in tables.items()}
-
     def answer(query: Query) -> Any:
         where = query.sql(cast="") or "true"
         fields = query.columns or ("*",)
-        scan = loaded[query.table].scan(where, selected_fields=fields, limit=query.limit)
+        scan = _static(tables[query.table], endpoint).scan(where, selected_fields=fields, limit=query.limit)
         return scan.count() if query.count else scan.to_arrow()
 
     return answer
@@ -107,7 +111,8 @@ def polars(tables: dict[str, str], endpoint: str | None) -> Answer:
     import polars as pl
 
     def answer(query: Query) -> Any:
-        frame = pl.scan_iceberg(tables[query.table], reader_override="native", storage_options=_options(endpoint))
+        options = s3_options(endpoint) if endpoint else None
+        frame = pl.scan_iceberg(tables[query.table], reader_override="native", storage_options=options)
         if query.region is not None:
             frame = frame.filter(pl.col("region") == query.region)
         if query.id is not None:
@@ -132,10 +137,9 @@ def daft(tables: dict[str, str], endpoint: str | None) -> Answer:
 
     s3 = S3Config(endpoint_url=endpoint, region_name="us-east-1", use_ssl=False, key_id="k", access_key="s")
     config = IOConfig(s3=s3) if endpoint else None
-    loaded = {name: _static(path, endpoint) for name, path in tables.items()}
 
     def answer(query: Query) -> Any:
-        frame = df.read_iceberg(loaded[query.table], io_config=config)
+        frame = df.read_iceberg(_static(tables[query.table], endpoint), io_config=config)
         if query.region is not None:
             frame = frame.where(df.col("region") == query.region)
         if query.id is not None:
@@ -174,12 +178,28 @@ def decoder(tables: dict[str, str], endpoint: str | None) -> Answer:
     return answer
 
 
-CONTENDERS = {contender.__name__: contender for contender in (floeplan, pyiceberg, duckdb, polars, daft, decoder)}
+def polars_decoder(tables: dict[str, str], endpoint: str | None) -> Answer:
+    """The same with Polars' decoder, all files at once, converted to Arrow's text."""
+    import polars as pl
+
+    import floeplan as fp
+
+    paths = [file.path.removeprefix("file://") for file in fp.plan_scan(tables["clean"]).files]
+
+    def answer(query: Query) -> Any:
+        frame = pl.scan_parquet(paths, glob=False, hive_partitioning=False)
+        return (frame.select(query.columns) if query.columns else frame).collect().to_arrow()
+
+    return answer
 
 
-def _options(endpoint: str | None) -> dict[str, str] | None:
-    if endpoint is None:
-        return None
+CONTENDERS = {
+    contender.__name__: contender for contender in (floeplan, pyiceberg, duckdb, polars, daft, decoder, polars_decoder)
+}
+
+
+def s3_options(endpoint: str) -> dict[str, str]:
+    """The properties of PyIceberg for the store."""
     keys = {"s3.access-key-id": "k", "s3.secret-access-key": "s"}
     return {"s3.endpoint": endpoint, "s3.region": "us-east-1", **keys}
 
@@ -187,7 +207,7 @@ def _options(endpoint: str | None) -> dict[str, str] | None:
 def _static(location: str, endpoint: str | None) -> Any:
     from pyiceberg.table import StaticTable
 
-    return StaticTable.from_metadata(location, properties=_options(endpoint) or {})
+    return StaticTable.from_metadata(location, properties=s3_options(endpoint) if endpoint else {})
 
 
 def _checked(result: Any) -> tuple[int, list[object]]:

@@ -3,6 +3,8 @@
 52 files: 16 under an unpartitioned spec and 16 under ``day(ts)``, one day each; then 20 under ``day(ts), region``, four
 for each of 5 days. Each day has its own range of ids, in random order. The second table has the same files, and 5 % of
 the rows deleted by position.
+
+In a bucket, the files are written to the folder that the store serves, and named by their place in the bucket.
 """
 
 from __future__ import annotations
@@ -13,8 +15,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import InputFile, OutputFile
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 import floeplan as fp
+from bench.local_contenders import s3_options
+from bench.object_store import BUCKET
 from bench.read_tables import SCHEMA
 
 PLAIN_DAYS, DAYS, REGION_DAYS = 16, 16, 5
@@ -34,9 +40,26 @@ class LocalTables:
     one_day: tuple[str, str]
 
 
-def make_tables(folder: Path, rows_per_file: int) -> LocalTables:
-    """Write both tables to a folder."""
-    catalog = SqlCatalog("local", uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
+class BucketIO(PyArrowFileIO):
+    """Files of the bucket, opened in the folder that the store serves."""
+
+    def new_input(self, location: str) -> InputFile:
+        return super().new_input(self._path(location))
+
+    def new_output(self, location: str) -> OutputFile:
+        return super().new_output(self._path(location))
+
+    def _path(self, location: str) -> str:
+        return location.replace(f"s3://{BUCKET}", self.properties["bench.folder"])
+
+
+def make_tables(folder: Path, rows_per_file: int, endpoint: str | None = None) -> LocalTables:
+    """Write both tables to a folder; with an endpoint, as tables of its bucket."""
+    properties = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder.as_uri()}
+    if endpoint is not None:
+        io = {"py-io-impl": f"{BucketIO.__module__}.{BucketIO.__name__}", "bench.folder": folder.as_uri()}
+        properties |= {"warehouse": f"s3://{BUCKET}"} | io | s3_options(endpoint)
+    catalog = SqlCatalog("local", **properties)
     catalog.create_namespace("local")
     table = catalog.create_table("local.clean", SCHEMA, properties={"format-version": "2"})
     for day in range(PLAIN_DAYS):

@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from urllib.parse import unquote
 from urllib.request import urlopen
 
 LATENCY_SECONDS = 0.1
+"""Unless a suite sets another one."""
 BUCKET = "bench"
 
 
@@ -47,10 +49,10 @@ class ObjectStore:
 
 
 @contextmanager
-def serve(root: Path) -> Iterator[ObjectStore]:
-    """Serve the files of a folder as objects of the bucket."""
+def serve(root: Path, latency: float = LATENCY_SECONDS) -> Iterator[ObjectStore]:
+    """Serve the files of a folder as objects of the bucket; each response is delayed by the latency in seconds."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_run, args=(root, theirs), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_run, args=(root, latency, theirs), daemon=True)
     process.start()
     try:
         yield ObjectStore(f"http://127.0.0.1:{ours.recv()}")
@@ -59,13 +61,13 @@ def serve(root: Path) -> Iterator[ObjectStore]:
         process.join()
 
 
-def _run(root: Path, ready: Connection) -> None:
-    asyncio.run(_Server(root).listen(ready))
+def _run(root: Path, latency: float, ready: Connection) -> None:
+    asyncio.run(_Server(root, latency).listen(ready))
 
 
 class _Server:
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, latency: float) -> None:
+        self.root, self.latency = root, latency
         self.traffic = Traffic()
         self.finished_rounds = 0
 
@@ -93,7 +95,7 @@ class _Server:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
             return
         round_ = self.finished_rounds + 1
-        await asyncio.sleep(LATENCY_SECONDS)
+        await asyncio.sleep(self.latency)
         sent = await self._object(writer, method, target, wanted)
         self.finished_rounds = max(self.finished_rounds, round_)
         self.traffic.requests += 1
@@ -101,7 +103,7 @@ class _Server:
         self.traffic.round_trips = max(self.traffic.round_trips, round_)
 
     async def _object(self, writer: asyncio.StreamWriter, method: str, target: str, wanted: str | None) -> int:
-        path = self.root / target.split("?")[0].removeprefix(f"/{BUCKET}/")
+        path = self.root / unquote(target.split("?")[0]).removeprefix(f"/{BUCKET}/")
         if not path.is_file():
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -165,6 +166,8 @@ def __getattr__(name: str) -> object:
         return import_module("floeplan.prune")
     if name not in _HOMES:
         raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
+    collects = gc.isenabled()
+    gc.disable()  # modules are no garbage; looking for it among them takes a tenth of the import
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
@@ -173,6 +176,9 @@ def __getattr__(name: str) -> object:
         from floeplan.errors import UnsupportedError
 
         raise UnsupportedError(f"fp.{name} needs Spark; install floeplan[spark]", context={"name": name}) from error
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from gzip import BadGzipFile
+from io import BytesIO
 from operator import eq
 from pathlib import Path
 from typing import Any, cast
@@ -27,13 +28,14 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
     ValidationError,
 )
-from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, load_file_io
 from pyiceberg.serializers import Compressor, FromByteStream
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import check_partition_specs, check_schemas, check_sort_orders
 from pyiceberg.utils.config import Config, merge_config
 
 import floeplan.format4  # noqa: F401 - lets PyIceberg load tables of format 4
+from floeplan import object_stores
 from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
 from floeplan.opaque_types import accept_opaque_types
 from floeplan.text import reason, remember
@@ -318,8 +320,7 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
                 f"{location} is a folder, and a metadata file is expected; name a file, or the folder of the table"
             )
             raise UnknownTableError(message, context={"table": location})
-        table = _local_table(local, path, properties) if os.path.isfile(local) else None
-        return _checked(table or StaticTable.from_metadata(path, properties))
+        return _checked(_directly(local, path, properties) or StaticTable.from_metadata(path, properties))
     except FileNotFoundError as error:
         missing = f"no metadata file {location}" if is_file else f"{location} has no table metadata"
         raise UnknownTableError(missing, context={"table": location}) from error
@@ -329,12 +330,21 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
         ) from error
 
 
-def _local_table(path: str, location: str, properties: dict[str, str]) -> StaticTable:
-    """As ``StaticTable.from_metadata``, but without opening a local file through a FileIO."""
+def _directly(path: str, location: str, properties: dict[str, str]) -> StaticTable | None:
+    """As ``StaticTable.from_metadata``, but without a FileIO: from the local disk, or with one request to S3."""
     from pyiceberg.catalog.noop import NoopCatalog
 
-    with open(path, "rb") as stream:
-        metadata = FromByteStream.table_metadata(stream, compression=Compressor.get_compressor(location))
+    if os.path.isfile(path):
+        data: bytes | None = Path(path).read_bytes()
+    else:
+        try:
+            data = object_stores.fetch(location, DeferredFileIO(properties, location))
+        except OSError:  # the FileIO reports what is wrong
+            data = None
+    if data is None:
+        return None
+    stream = cast(InputStream, BytesIO(data))
+    metadata = FromByteStream.table_metadata(stream, compression=Compressor.get_compressor(location))
     io = DeferredFileIO({**properties, **metadata.properties}, location)
     return StaticTable(("static-table", location), metadata, location, io, NoopCatalog("static-table"))
 

@@ -6,16 +6,30 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
     DoubleType,
+    FixedType,
+    FloatType,
     IcebergType,
+    IntegerType,
     ListType,
     LongType,
     MapType,
     NestedField,
     StringType,
     StructType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UnknownType,
     UUIDType,
 )
 
@@ -125,3 +139,17 @@ def test_empty_file_keeps_the_shape() -> None:
     projected = project(written, Schema(column(1, "a", LongType()), column(2, "b", StringType())), {}, "f")
     assert projected.num_rows == 0
     assert projected.column_names == ["a", "b"]
+
+
+def test_schemas_are_converted_as_by_pyiceberg() -> None:
+    primitives = [
+        *(BooleanType(), IntegerType(), LongType(), FloatType(), DoubleType(), DecimalType(9, 2), FixedType(7)),
+        *(DateType(), TimeType(), TimestampType(), TimestamptzType(), TimestampNanoType(), TimestamptzNanoType()),
+        *(StringType(), BinaryType(), UUIDType(), UnknownType()),
+    ]
+    fields = [NestedField(i, f"c{i}", type_, required=i % 3 == 0) for i, type_ in enumerate(primitives, 1)]
+    points = ListType(101, StructType(NestedField(102, "x", DoubleType(), doc="metres")), element_required=True)
+    mapping = MapType(103, StringType(), 104, points, value_required=False)
+    schema = Schema(*fields, NestedField(100, "nested", mapping, doc="points by name"))
+    assert arrow_schema(schema).equals(schema_to_pyarrow(schema), check_metadata=True)
+    assert arrow_schema(Schema()).equals(schema_to_pyarrow(Schema()), check_metadata=True)

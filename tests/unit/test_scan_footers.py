@@ -13,9 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField
 
-from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.footer.footer import FOOTER_CACHE_FILES, cached_footer, read_footer
 from floeplan.parquet.source import open_source
-from floeplan.scan.footers import FOOTER_CACHE_FILES, cached_footer
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
 from tests.support.tables.layouts import Files, Layout

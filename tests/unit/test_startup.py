@@ -126,6 +126,24 @@ def test_first_plans_import_what_planning_takes(imported: Any, table: Table) -> 
     assert modules < 650
 
 
+def test_a_first_read_imports_what_reading_takes(imported: Any, table: Table) -> None:
+    """Neither the parser, nor what PyIceberg's FileIO imports; pyarrow looks for pandas with the first array."""
+    code = f"import floeplan as fp; fp.plan_scan({table.metadata_location!r}, {PLAIN!r}).to_arrow()"
+    assert imported(code)[0] - {"pandas"} == PLANNING
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_imports_are_not_searched_for_garbage(imported: Any, enabled: bool) -> None:
+    """And the garbage collector is afterwards as it was before."""
+    code = (
+        "import gc, floeplan as fp\n"
+        f"found = []; (gc.enable if {enabled} else gc.disable)()\n"
+        "gc.callbacks.append(lambda phase, info: found.append(phase)); fp.plan_scan; gc.callbacks.clear()\n"
+        f"assert gc.isenabled() == {enabled}; assert len(found) < 10, len(found)"
+    )
+    imported(code)
+
+
 def test_pandas_is_hidden_from_pyarrow_only_once(imported: Any) -> None:
     """Spark, and whoever asks pyarrow for pandas objects, still finds it."""
     code = (

@@ -28,9 +28,9 @@ from floeplan.vectors import Ints
 class ParquetFile(StoredFile):
     """A Parquet file."""
 
-    def __init__(self, source: ByteSource) -> None:
+    def __init__(self, source: ByteSource, footer: ParquetFooter | None = None) -> None:
         self.source = source
-        self.footer: ParquetFooter = read_footer(source)
+        self.footer: ParquetFooter = footer or read_footer(source)
         self.path, self.num_rows = source.name, self.footer.num_rows
         self.first_rows, self.row_group_rows = self.footer.first_rows, self.footer.row_group_rows
 
@@ -68,12 +68,16 @@ class ParquetFile(StoredFile):
         return sizes
 
 
-def open_stored(path: str, format_: str, io: FileIO | None, what: str = "data file") -> StoredFile:
-    """Open a file by its format.
+def open_stored(
+    path: str, format_: str, io: FileIO | None, what: str = "data file", footer: ParquetFooter | None = None
+) -> StoredFile:
+    """Open a file by its format; a Parquet file whose footer is known is opened without a request.
 
     Raises:
         UnsupportedError: The format is none of ``READABLE``.
     """
+    if format_ == PARQUET:
+        return ParquetFile(open_source(path, io, footer.file_size if footer else None), footer)
     make = _OPENERS.get(format_)
     if make is None:
         raise UnsupportedError(
@@ -96,7 +100,6 @@ def _open_avro(source: ByteSource) -> StoredFile:
 
 
 _OPENERS: dict[str, Callable[[ByteSource], StoredFile]] = {
-    PARQUET: ParquetFile,
     "ORC": _open_orc,
     "AVRO": _open_avro,
 }

@@ -1,4 +1,4 @@
-"""Reads, writes and deletes the files of a table, through PyIceberg's FileIO or directly on the local disk.
+"""Reads, writes and deletes the files of a table: local ones directly, others by ``object_stores`` or a FileIO.
 
 Local metadata files need no FileIO and no threads; others are fetched in parallel and returned in order, with at most
 ``max_workers`` files prefetched. Files are deleted only inside the table's locations: metadata can name any file, of
@@ -23,6 +23,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from floeplan import object_stores
 from floeplan.errors import CorruptMetadataError, FloeplanError
 from floeplan.format4 import PATH_PROPERTIES, location_properties
 from floeplan.text import one_line
@@ -70,6 +71,9 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
         if path is not None:
             with open(path, "rb", buffering=0) as local:
                 return local.read()
+        fetched = object_stores.fetch(location, io)
+        if fetched is not None:
+            return fetched
         with (io or load_file_io(location=location)).new_input(location).open() as remote:
             return remote.read()
 

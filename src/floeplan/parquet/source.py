@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from floeplan.errors import CorruptFileError, FloeplanError, UnknownFileError
+from floeplan.object_stores import S3_SCHEMES, s3_object
 from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
@@ -242,10 +243,11 @@ class FileIOSource(BaseSource):
 class ObjectStoreSource(BaseSource):
     """An object in a store that obstore supports: S3, HTTP, GCS, Azure."""
 
-    def __init__(self, store: Any, path: str, name: str, *, gap: int = REMOTE_GAP) -> None:
+    def __init__(self, store: Any, path: str, name: str, *, gap: int = REMOTE_GAP, size: int | None = None) -> None:
         from obstore.exceptions import BaseError
 
         super().__init__(name, gap=gap, concurrency=MAX_CONCURRENT_REQUESTS)
+        self._size = size
         self._errors = (OSError, BaseError)
         self._store = store
         self._path = path
@@ -262,8 +264,10 @@ class ObjectStoreSource(BaseSource):
         return memoryview(obstore.get_range(self._store, self._path, start=offset, length=length))
 
 
-def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO | None = None) -> ByteSource:
-    """Open a path, a URI or bytes; a source is returned as it is.
+def open_source(
+    file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO | None = None, size: int | None = None
+) -> ByteSource:
+    """Open a path, a URI or bytes; a source is returned as it is. A known ``size`` may save a request.
 
     S3 and HTTP locations are read through obstore, S3 with the credentials and the endpoint of ``io`` if given; other
     URIs through ``io`` if given, else through obstore.
@@ -283,8 +287,8 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
             literal = location.removeprefix("file:").removeprefix("//")
             escaped = unquote(urlsplit(location).path)
             return LocalSource(escaped if not os.path.exists(literal) and os.path.exists(escaped) else literal)
-        if scheme in ("s3", "s3a", "s3n"):
-            return _open_s3(location, io)
+        if scheme in S3_SCHEMES:
+            return ObjectStoreSource(*s3_object(location, io), location, size=size)
         if io is not None and scheme not in ("http", "https"):
             return FileIOSource(location, io)
         from obstore.store import from_url
@@ -308,41 +312,6 @@ def _retryable(file: str, kind: str, message: str) -> FloeplanError:
 def _first_line(error: Exception) -> str:
     """The first line of an error; obstore appends a dump of its internals."""
     return str(error).partition("\n")[0]
-
-
-_S3_OPTIONS = {
-    "endpoint": ("s3.endpoint",),
-    "access_key_id": ("s3.access-key-id", "client.access-key-id"),
-    "secret_access_key": ("s3.secret-access-key", "client.secret-access-key"),
-    "session_token": ("s3.session-token", "client.session-token"),
-    "region": ("s3.region", "client.region"),
-}
-
-
-def _open_s3(location: str, io: FileIO | None) -> ByteSource:
-    """Open an S3 object with the properties of ``io``, else with the environment's ``AWS_`` variables."""
-    properties = {} if io is None else io.properties
-    options: dict[str, Any] = {}
-    for option, names in _S3_OPTIONS.items():
-        found = next((properties[name] for name in names if properties.get(name)), None)
-        if found is not None:
-            options[option] = str(found)
-    if str(properties.get("s3.anonymous", "")).lower() == "true":
-        options["skip_signature"] = True
-    if str(properties.get("s3.force-virtual-addressing", "")).lower() == "true":
-        options["virtual_hosted_style_request"] = True
-    parts = urlsplit(location)
-    return ObjectStoreSource(_s3_store(parts.netloc, frozenset(options.items())), parts.path.lstrip("/"), location)
-
-
-@lru_cache(maxsize=64)
-def _s3_store(bucket: str, options: frozenset[tuple[str, Any]]) -> Any:
-    """One store, and so one connection pool, per bucket and set of options."""
-    from obstore.store import S3Store
-
-    chosen = dict(options)
-    plain = str(chosen.get("endpoint", "")).startswith("http://")
-    return S3Store(bucket, client_options={"allow_http": plain}, **chosen)
 
 
 class PrefetchingSource:

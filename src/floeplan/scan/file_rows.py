@@ -22,7 +22,7 @@ from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.formats.files import ParquetFile, open_stored
 from floeplan.formats.stored import StoredFile
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.footer import ParquetFooter, known_footer
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import LONGEST_GAP
 from floeplan.parquet.source import ByteSource
@@ -108,7 +108,8 @@ class OpenFile:
 
     def __init__(self, table: TableRows, deletes: DeleteFileReader, file: FileScan) -> None:
         self._table, self._deletes, self.file = table, deletes, file
-        self.stored: StoredFile = open_stored(file.path, file.format, table.io)
+        known = known_footer(file.path, file.file_size)
+        self.stored: StoredFile = open_stored(file.path, file.format, table.io, footer=known)
 
     @property
     def source(self) -> ByteSource:

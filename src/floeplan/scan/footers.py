@@ -7,18 +7,16 @@ A file whose footer cannot be used is kept whole, with a warning. Footers are ca
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-from cachetools import LRUCache, cached
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 
 from floeplan.errors import FloeplanError, UnsupportedError
 from floeplan.formats.stored import PARQUET
-from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.footer import cached_footer
 from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.source import ByteSource, open_source
@@ -32,8 +30,6 @@ from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlanWarning, RowGroups, ScanOptions
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.reader import ScanTarget
-
-FOOTER_CACHE_FILES = 4096
 
 
 class FooterPruner:
@@ -105,12 +101,6 @@ class FooterPruner:
             selection=None,
             proven=bool(states.all_match[kept].all()),
         )
-
-
-@cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=threading.Lock())
-def cached_footer(path: str, size: int, source: ByteSource) -> ParquetFooter:
-    """The footer of a file, from an LRU cache by path and size: data files never change."""
-    return read_footer(source)
 
 
 def file_pruner(compiled: CompileResult, schema: Schema, fields: Sequence[BoundField], options: ScanOptions) -> Pruner:

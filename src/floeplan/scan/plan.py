@@ -356,8 +356,12 @@ class _Planner:
         paths, formats = entries.path.to_pylist(), entries.array("file_format").to_pylist()
         sizes, specs = entries.ints("file_size_in_bytes").tolist(), entries.spec_id.tolist()
         footers = FooterPruner(self.target, self.compiled, self.union, self.options, self.projected)
-        with ThreadPoolExecutor(max(1, min(self.options.concurrency, len(rows))), "floeplan-footer") as pool:
-            answers = list(pool.map(footers.open, paths, sizes, formats, specs, without_nan))
+        files = (paths, sizes, formats, specs, without_nan)
+        if len(rows) <= 1:  # without waiting for a thread
+            answers = list(map(footers.open, *files))
+        else:
+            with ThreadPoolExecutor(min(self.options.concurrency, len(rows)), "floeplan-footer") as pool:
+                answers = list(pool.map(footers.open, *files))
 
         opened = {row: a for row, a in zip(rows.tolist(), answers, strict=True) if isinstance(a, RowGroups)}
         self.warnings += [answer for answer in answers if isinstance(answer, PlanWarning)]

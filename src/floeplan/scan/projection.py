@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg import types
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import ListType, MapType, NestedField, PrimitiveType, StringType, StructType
@@ -41,17 +42,62 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     kept, made = _KNOWN_SCHEMAS.get(id(schema), (None, None))
     if kept is schema:
         return made
-    from pyiceberg.io.pyarrow import schema_to_pyarrow  # imported late: slow, and plans do not need it
-
     if any(is_opaque(field.field_type) for field in fields_by_id(schema).values()):
-        binary = schema_to_pyarrow(Schema(*map(as_stored_field, schema.fields)))
+        binary = _converted(Schema(*map(as_stored_field, schema.fields)))
         made = pa.schema([_with_variants(one, field) for one, field in zip(schema.fields, binary, strict=True)])
     else:
-        made = schema_to_pyarrow(schema)
+        made = _converted(schema)
     if len(_KNOWN_SCHEMAS) >= MAX_KNOWN_SCHEMAS:
         _KNOWN_SCHEMAS.clear()
     _KNOWN_SCHEMAS[id(schema)] = schema, made
     return made
+
+
+_ARROW_TYPES: dict[type, pa.DataType] = {
+    types.BooleanType: pa.bool_(),
+    types.IntegerType: pa.int32(),
+    types.LongType: pa.int64(),
+    types.FloatType: pa.float32(),
+    types.DoubleType: pa.float64(),
+    types.DateType: pa.date32(),
+    types.TimeType: pa.time64("us"),
+    types.TimestampType: pa.timestamp("us"),
+    types.TimestamptzType: pa.timestamp("us", "UTC"),
+    types.TimestampNanoType: pa.timestamp("ns"),
+    types.TimestamptzNanoType: pa.timestamp("ns", "UTC"),
+    types.StringType: pa.large_string(),
+    types.BinaryType: pa.large_binary(),
+    types.UUIDType: pa.uuid(),
+    types.UnknownType: pa.null(),
+}
+
+
+def _converted(schema: Schema) -> pa.Schema:
+    """As PyIceberg's ``schema_to_pyarrow``, whose import takes as long as a first plan; it converts other types."""
+    try:
+        return pa.schema([_arrow_field(field) for field in schema.fields])
+    except KeyError:
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        return schema_to_pyarrow(schema)
+
+
+def _arrow_field(field: NestedField) -> pa.Field:
+    match field.field_type:
+        case StructType(fields=fields):
+            type_ = pa.struct([_arrow_field(child) for child in fields])
+        case ListType(element_field=element):
+            type_ = pa.large_list(_arrow_field(element))
+        case MapType(key_field=key, value_field=value):
+            type_ = pa.map_(_arrow_field(key), _arrow_field(value))
+        case types.DecimalType(precision=precision, scale=scale):
+            type_ = pa.decimal128(precision, scale)
+        case types.FixedType() as fixed:
+            type_ = pa.binary(len(fixed))
+        case other:
+            type_ = _ARROW_TYPES[type(other)]
+    doc = {"doc": field.doc} if field.doc else {}
+    return pa.field(field.name, type_, field.optional, doc | {FIELD_ID.decode(): str(field.field_id)})
 
 
 VARIANT = pa.struct([pa.field("metadata", pa.large_binary(), False), pa.field("value", pa.large_binary(), False)])

@@ -44,8 +44,11 @@ from floeplan.scan.projection import arrow_schema, expand_dictionaries, without_
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Mask
 
-READ_THREADS = 8
-"""Files read at once from a store. More threads than cores do not decode local files faster, and each holds memory."""
+READ_AHEAD = 8
+"""Files that are read ahead of the consumer, whatever their size."""
+STORE_THREADS, STORE_BYTES = 64, 256 * 1024 * 1024
+"""Files read at once from a store, as long as they have no more bytes. Most of their time is waiting; local files are
+decoded by one thread per core, because more do not decode faster, and each holds memory."""
 
 
 def read_plan(plan: PlannedScan, schema: Schema) -> pa.Table:
@@ -63,16 +66,23 @@ def one_table(found: Iterator[pa.Table], schema: Schema) -> pa.Table:
 
 def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
     """Read a plan file by file, in order, with a few files prefetched."""
-    reader = PlanReader.of(plan, schema)
-    with ThreadPoolExecutor(read_threads(plan), "floeplan-read") as pool:
-        pending: deque[Future[pa.Table]] = deque()
+    reader, threads = PlanReader.of(plan, schema), read_threads(plan)
+    if len(plan.files) == 1:  # without waiting for a thread
+        yield reader.read(plan.files[0])
+        return
+    with ThreadPoolExecutor(threads, "floeplan-read") as pool:
+        pending: deque[tuple[Future[pa.Table], int]] = deque()
+        taken = 0
         try:
             for file in plan.files:
-                pending.append(pool.submit(reader.read, file))
-                if len(pending) >= READ_THREADS:
-                    yield pending.popleft().result()
+                while len(pending) >= READ_AHEAD and (len(pending) >= threads or taken + file.file_size > STORE_BYTES):
+                    future, size = pending.popleft()
+                    taken -= size
+                    yield future.result()
+                pending.append((pool.submit(reader.read, file), file.file_size))
+                taken += file.file_size
             while pending:
-                yield pending.popleft().result()
+                yield pending.popleft()[0].result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -80,7 +90,7 @@ def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
 def read_threads(plan: PlannedScan) -> int:
     """How many threads read the files of a plan."""
     local = bool(len(plan.files)) and plan.files[0].path.startswith(("/", "file:"))
-    return min(os.cpu_count() or 1, READ_THREADS) if local else READ_THREADS
+    return min(os.cpu_count() or 1, READ_AHEAD) if local else STORE_THREADS
 
 
 def count_rows(plan: PlannedScan) -> int:
@@ -89,14 +99,9 @@ def count_rows(plan: PlannedScan) -> int:
     files = plan.files
     by_metadata = (files.states == TriState.TRUE) & (files.matches.counts == 0) & (files.entries.record_count >= 0)
     total = int(files.entries.record_count[by_metadata].sum())
-    for row in np.flatnonzero(~by_metadata):
-        file = files[int(row)]
-        # A deletion vector replaces all position deletes of its file, and its cardinality is in the manifest.
-        if file.residual == TRUE and file.row_groups is None and [d.kind for d in file.deletes] == [DeleteKind.VECTOR]:
-            total += file.record_count - file.deletes[0].record_count
-        else:
-            total += reader.count(file)
-    return total
+    others = (files[int(row)] for row in np.flatnonzero(~by_metadata))
+    with ThreadPoolExecutor(read_threads(plan), "floeplan-read") as pool:
+        return total + sum(pool.map(reader.count, others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,9 @@ class PlanReader:
 
     def count(self, file: FileScan) -> int:
         """How many rows of one file match and are not deleted."""
+        # A deletion vector replaces all position deletes of its file, and its cardinality is in the manifest.
+        if file.residual == TRUE and file.row_groups is None and [d.kind for d in file.deletes] == [DeleteKind.VECTOR]:
+            return file.record_count - file.deletes[0].record_count
         opened = self._rows.open(file)
         selection = opened.without_deleted_pages(opened.planned())
         return int(np.count_nonzero(self._filtered(opened, selection, self._columns(file).condition)[1]))

@@ -24,7 +24,7 @@ from floeplan.formats.stored import PARQUET
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partition_stats
-from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.footer import ParquetFooter, cached_footer
 from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.source import ByteSource, open_source
@@ -34,7 +34,7 @@ from floeplan.predicate.compile import CompileResult, PredicateSource, compile_p
 from floeplan.predicate.ir import TRUE, IrExpr, IsNaN, IsNull
 from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, kleene, to_mask
-from floeplan.scan.footers import FooterPruner, cached_footer, file_pruner
+from floeplan.scan.footers import FooterPruner, file_pruner
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.projection import readable_value
 from floeplan.snapshot.effects import LeafAnswers, Predicate, evaluate_conjuncts

@@ -10,6 +10,7 @@ another type is a ``CorruptFileError``; an index or Bloom filter outside the fil
 from __future__ import annotations
 
 import re
+import threading
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from cachetools import LRUCache, cached
 from pyiceberg.schema import Schema
 
 from floeplan.errors import UnsupportedError
@@ -31,6 +33,7 @@ per page, so this holds the footer of about 700 chunks, or that of a smaller fil
 would be a noticeable fraction of all bytes that a point lookup fetches."""
 MAX_FOOTER = 1 << 29
 MAX_KNOWN_SCHEMAS = 64
+FOOTER_CACHE_FILES = 4096
 
 _KNOWN_SCHEMAS: dict[tuple[bytes | None, ...], FileColumns] = {}
 _MAGIC = b"PAR1"
@@ -258,6 +261,10 @@ class ParquetFooter:
                 raise corrupt(self.file, f"the footer entry of column {column}: {error}") from None
         return self._chunks[index]
 
+    def as_file(self) -> bytes:
+        """A Parquet file of this footer alone, for decoders that take their metadata from a file."""
+        return b"".join((_MAGIC, self._encoded, len(self._encoded).to_bytes(4, "little"), _MAGIC))
+
     def chunk_sizes(self, chunks: ColumnChunks) -> Ints:
         """The bytes to fetch of each chunk; more than stated where the writer forgot some of them."""
         # parquet-mr before 1.2.9 did not count the header of the dictionary page (PARQUET-816): decoders stop by
@@ -307,6 +314,21 @@ def read_footer(source: ByteSource, *, tail: int = DEFAULT_TAIL) -> ParquetFoote
     if missing > 0:
         end = bytes(source.read_ranges([(source.size - length - 8, missing)])[0]) + end
     return decode_footer(end[len(end) - 8 - length : len(end) - 8], name, source.size)
+
+
+_footers_lock = threading.Lock()
+
+
+@cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=_footers_lock)
+def cached_footer(path: str, size: int, source: ByteSource) -> ParquetFooter:
+    """The footer of a file, from an LRU cache by path and size: data files never change."""
+    return read_footer(source)
+
+
+def known_footer(path: str, size: int) -> ParquetFooter | None:
+    """The footer of a file if the cache has it. Reading adds none: the footers of a large scan would take memory."""
+    with _footers_lock:
+        return cached_footer.cache.get((path, size))
 
 
 def decode_footer(encoded: bytes, file: str, file_size: int) -> ParquetFooter:

@@ -19,14 +19,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
-from sqlglot import exp
 
 from floeplan.errors import BadInputError, EvaluationError, FloeplanError, TypeMismatchError, UnsupportedError
 from floeplan.predicate import ir
@@ -34,12 +33,14 @@ from floeplan.predicate.build import has_opaque
 from floeplan.predicate.ir import CmpOp
 from floeplan.predicate.literals import Value
 from floeplan.predicate.rows.arrow_columns import Comparable, Resolver, Rows, columns_of, comparable, typed_columns_of
-from floeplan.predicate.rows.nodes import evaluate
 from floeplan.predicate.rows.types import BOOLEAN, STRING, Vector, cast, is_number, normalize
 from floeplan.predicate.spark_text import Interval
 from floeplan.predicate.stats import to_mask
 from floeplan.text import excerpt
 from floeplan.vectors import Mask
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 Combine: TypeAlias = Callable[[pa.ChunkedArray, pa.ChunkedArray], pa.ChunkedArray]
 
@@ -235,6 +236,11 @@ def evaluate_condition(expression: object, table: pa.Table, resolve: Resolver) -
 
 def evaluate_sql(expression: SqlExpression, rows: Rows) -> Vector | Interval:
     """Evaluate an expression of any type; a constant stays a scalar."""
+    # Imported late: plain predicates need no sqlglot, whose import takes as long as that of the rest of a first read.
+    from sqlglot import exp
+
+    from floeplan.predicate.rows.nodes import evaluate
+
     try:
         return evaluate(expression.tree, rows)
     except TypeMismatchError:

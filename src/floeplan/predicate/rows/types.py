@@ -11,19 +11,20 @@ Fail-safe: an overflow or malformed text is an error, as in ANSI mode; a cast wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyiceberg import types
-from sqlglot import exp
-from sqlglot.errors import ErrorLevel
 
 from floeplan.errors import TypeMismatchError, UnsupportedError
 from floeplan.predicate import spark_text
 from floeplan.predicate.spark_text import MAX_PRECISION, decimal_precision, parse_number
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 Vector: TypeAlias = "pa.Array | pa.Scalar"
 
@@ -33,21 +34,21 @@ DATE, TIME = pa.date32(), pa.time64("us")
 TIMESTAMP, TIMESTAMP_NTZ = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 _SQL_TYPES = {
-    exp.DType.BOOLEAN: BOOLEAN,
-    exp.DType.TINYINT: pa.int8(),
-    exp.DType.SMALLINT: pa.int16(),
-    exp.DType.INT: INT,
-    exp.DType.BIGINT: LONG,
-    exp.DType.FLOAT: FLOAT,
-    exp.DType.DOUBLE: DOUBLE,
-    exp.DType.TEXT: STRING,
-    exp.DType.BINARY: BINARY,
-    exp.DType.DATE: DATE,
-    exp.DType.TIME: TIME,
-    exp.DType.TIMESTAMP: TIMESTAMP,
-    exp.DType.TIMESTAMPTZ: TIMESTAMP,
-    exp.DType.TIMESTAMPLTZ: TIMESTAMP,
-    exp.DType.TIMESTAMPNTZ: TIMESTAMP_NTZ,
+    "BOOLEAN": BOOLEAN,
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": INT,
+    "BIGINT": LONG,
+    "FLOAT": FLOAT,
+    "DOUBLE": DOUBLE,
+    "TEXT": STRING,
+    "BINARY": BINARY,
+    "DATE": DATE,
+    "TIME": TIME,
+    "TIMESTAMP": TIMESTAMP,
+    "TIMESTAMPTZ": TIMESTAMP,
+    "TIMESTAMPLTZ": TIMESTAMP,
+    "TIMESTAMPNTZ": TIMESTAMP_NTZ,
 }
 CAST_FUNCTIONS = frozenset({"tinyint", "smallint", "int", "bigint", "decimal", "binary"})
 """Spark's functions that cast to the type they are named after and that sqlglot does not parse as casts."""
@@ -68,8 +69,11 @@ _ICEBERG_TYPES: dict[pa.DataType, types.PrimitiveType] = {
 
 def sql_type(node: exp.DataType) -> pa.DataType:
     """The Arrow type of a SQL type name."""
-    kind, parameters = node.this, [int(parameter.this.name) for parameter in node.expressions]
-    if kind is exp.DType.DECIMAL:
+    from sqlglot import exp
+
+    kind = node.this.value if isinstance(node.this, exp.DType) else ""
+    parameters = [int(parameter.this.name) for parameter in node.expressions]
+    if kind == "DECIMAL":
         precision, scale = [*parameters, 10, 0][:2] if len(parameters) != 1 else (parameters[0], 0)
         if not 0 < precision <= MAX_PRECISION or not 0 <= scale <= precision:
             raise TypeMismatchError(f"{node.sql('spark')} is not a decimal of at most {MAX_PRECISION} digits")
@@ -263,6 +267,9 @@ def described(node: exp.Expr | None) -> str:
 
 def written(node: exp.Expr | None) -> str:
     """The SQL of a node, with the names of its columns instead of their field ids."""
+    from sqlglot import exp
+    from sqlglot.errors import ErrorLevel
+
     if node is None:
         return "a missing argument"
     named = node.transform(lambda part: exp.Var(this=part.meta["name"]) if isinstance(part, exp.Placeholder) else part)

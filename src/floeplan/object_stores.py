@@ -1,0 +1,89 @@
+"""S3 through obstore, with the credentials of PyIceberg's properties or of the environment.
+
+A file is read with one request. A FileIO of PyIceberg asks for its length first, which doubles the round trips of
+metadata.
+
+Fail-safe: ``fetch`` leaves a file to the FileIO where obstore might not read it as the FileIO does: a FileIO of another
+class than PyIceberg's, properties that have no counterpart here, or credentials that are neither in the properties nor
+in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+S3_SCHEMES = ("s3", "s3a", "s3n")
+_OPTIONS = {
+    "endpoint": ("s3.endpoint",),
+    "access_key_id": ("s3.access-key-id", "client.access-key-id"),
+    "secret_access_key": ("s3.secret-access-key", "client.secret-access-key"),
+    "session_token": ("s3.session-token", "client.session-token"),
+    "region": ("s3.region", "client.region"),
+}
+_ANONYMOUS, _VIRTUAL = "s3.anonymous", "s3.force-virtual-addressing"
+_KNOWN = {_ANONYMOUS, _VIRTUAL, *(name for names in _OPTIONS.values() for name in names)}
+_OWN = ("pyiceberg.io.", "floeplan.catalog")
+"""Modules of FileIO classes that read S3 as obstore does."""
+
+
+def s3_object(location: str, io: FileIO | None) -> tuple[Any, str]:
+    """The store and the path of an S3 object, with the properties of ``io``, else with ``AWS_`` variables."""
+    properties = {} if io is None else io.properties
+    options: dict[str, Any] = {}
+    for option, names in _OPTIONS.items():
+        found = next((properties[name] for name in names if properties.get(name)), None)
+        if found is not None:
+            options[option] = str(found)
+    if _is_true(properties.get(_ANONYMOUS)):
+        options["skip_signature"] = True
+    if _is_true(properties.get(_VIRTUAL)):
+        options["virtual_hosted_style_request"] = True
+    parts = urlsplit(location)
+    return _s3_store(parts.netloc, frozenset(options.items())), parts.path.lstrip("/")
+
+
+def fetch(location: str, io: FileIO | None) -> bytes | None:
+    """All bytes of an S3 object with one request; ``None`` if the FileIO has to read it.
+
+    Raises:
+        OSError: The object cannot be read; ``FileNotFoundError`` if it does not exist.
+    """
+    if io is None or not location.startswith(tuple(f"{scheme}://" for scheme in S3_SCHEMES)):
+        return None
+    if not type(io).__module__.startswith(_OWN) or not _has_known_credentials(io.properties):
+        return None
+    import obstore
+    from obstore.exceptions import BaseError
+
+    try:
+        store, path = s3_object(location, io)
+        return bytes(obstore.get(store, path).bytes())
+    except BaseError as error:
+        raise OSError(str(error).partition("\n")[0]) from error
+
+
+def _has_known_credentials(properties: dict[str, Any]) -> bool:
+    stated = {name for name in properties if name.startswith(("s3.", "client.")) and properties[name]}
+    keys = not stated.isdisjoint(_OPTIONS["access_key_id"]) or "AWS_ACCESS_KEY_ID" in os.environ
+    custom = properties.get("py-io-impl", "pyiceberg.io.")
+    return stated <= _KNOWN and custom.startswith("pyiceberg.io.") and (keys or _is_true(properties.get(_ANONYMOUS)))
+
+
+def _is_true(value: object) -> bool:
+    return str(value or "").lower() == "true"
+
+
+@lru_cache(maxsize=64)
+def _s3_store(bucket: str, options: frozenset[tuple[str, Any]]) -> Any:
+    """One store, and so one connection pool, per bucket and set of options."""
+    from obstore.store import S3Store
+
+    chosen = dict(options)
+    plain = str(chosen.get("endpoint", "")).startswith("http://")
+    return S3Store(bucket, client_options={"allow_http": plain}, **chosen)

@@ -1,0 +1,76 @@
+"""A scan from S3: metadata files and footers are requested once, and no file is asked for its length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from bench.local_contenders import s3_options
+from bench.local_tables import BucketIO
+from bench.object_store import BUCKET, ObjectStore, serve
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+import floeplan as fp
+
+pytestmark = pytest.mark.services
+
+FILES, ROWS = 3, 1_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    with serve(tmp_path, latency=0) as served:
+        yield served
+
+
+@pytest.fixture
+def table(store: ObjectStore, tmp_path: Path) -> Table:
+    """Files of ``ROWS`` rows, small enough for their footer to be read with all of their bytes."""
+    io = {"py-io-impl": f"{BucketIO.__module__}.{BucketIO.__name__}", "bench.folder": tmp_path.as_uri()}
+    catalog = SqlCatalog(
+        "s3", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"s3://{BUCKET}", **io, **s3_options(store.endpoint)
+    )
+    catalog.create_namespace("db")
+    written = catalog.create_table("db.t", pa.schema({"id": pa.int64(), "name": pa.string()}))
+    for number in range(FILES):
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        fp.append(written.refresh(), pa.table({"id": ids, "name": [f"name {one}" for one in ids]}), fast=True)
+    return fp.load_table(written.refresh().metadata_location, NoopCatalog("s3", **s3_options(store.endpoint)))
+
+
+@pytest.mark.parametrize(("where", "files", "rows"), [("id % 2 = 0", FILES, FILES * ROWS // 2), ("id = 7", 1, 1)])
+def test_a_footer_is_read_once_for_planning_and_reading(
+    table: Table, store: ObjectStore, where: str, files: int, rows: int
+) -> None:
+    store.traffic()
+    plan = fp.plan_scan(table, where, options=fp.ScanOptions(cache=False))
+    assert store.traffic().requests == 1 + plan.summary.manifests_kept + files
+    assert plan.to_arrow().num_rows == rows
+    assert store.traffic().requests == files
+
+
+def test_small_files_are_read_with_their_footer(table: Table, store: ObjectStore) -> None:
+    store.traffic()
+    plan = fp.plan_scan(table, options=fp.ScanOptions(cache=False))
+    assert plan.to_arrow().num_rows == FILES * ROWS
+    assert store.traffic().requests == 1 + plan.summary.manifests_kept + FILES
+
+
+def test_rows_are_counted_from_the_columns_of_the_condition(table: Table, store: ObjectStore) -> None:
+    plan = fp.plan_scan(table, "id % 2 = 0", options=fp.ScanOptions(cache=False))
+    store.traffic()
+    assert plan.count() == FILES * ROWS // 2
+    assert store.traffic().requests == FILES
+
+
+def test_metadata_is_requested_once(table: Table, store: ObjectStore) -> None:
+    catalog = NoopCatalog("s3", **s3_options(store.endpoint))
+    store.traffic()
+    assert fp.load_table(table.metadata_location, catalog).metadata == table.metadata
+    assert store.traffic().requests == 1
+    with pytest.raises(fp.FloeplanError, match="no metadata file"):
+        fp.load_table(f"s3://{BUCKET}/db/t/metadata/gone.metadata.json", catalog)
