@@ -37,6 +37,7 @@ ADDED = {
     "procedures, new tables, commands of tables, completion and interrupts": (7, 1_640),
     "late columns and dictionaries in local reads": (1, 190),
     "cherrypick, rewrite-deletes, append --create, changes beside streaming writers": (4, 600),
+    "shredded variants": (1, 170),
 }
 """Modules and lines of capabilities added since the restructuring; each raised the limits in the change that added it.
 Those without modules of their own fit into the 280 modules of the restructuring.
