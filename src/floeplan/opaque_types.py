@@ -5,7 +5,7 @@ table with one such column does not load. ``accept_opaque_types`` makes PyIceber
 metadata has. The other columns are planned, pruned and read as in any table.
 
 Rows have a geometry or geography as WKB in binary, and a variant as a struct of its two encoded parts, ``metadata`` and
-``value``. A shredded variant, whose value is spread over typed columns, is refused.
+``value``. A shredded variant, whose value is spread over typed columns, is put together (``scan.variants``).
 
 PyIceberg offers no way to add a type, and its validator is compiled into every model that has a schema. So the code of
 that one function is replaced; ``tests/unit/test_opaque_types.py`` fails when it changes.

@@ -144,6 +144,22 @@ def test_a_concurrent_append_is_no_obstacle(catalog: SqlCatalog) -> None:
     assert len(read_rows(table)) == 45
 
 
+def test_a_branch_that_moves_before_a_fast_forward_gets_an_append(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    picked = staged(table, rows_of(50, 55))
+    others: list[int] = []
+
+    def first(step: str) -> None:
+        if step == "before-commit" and not others:
+            others.append(1)
+            fp.append(catalog.load_table("db.t"), arrow(rows_of(80, 85)))
+
+    done = fp.cherry_pick(table, picked, options=patient(on_step=first))
+    assert others
+    assert not done.fast_forward
+    assert len(read_rows(table)) == 40
+
+
 def test_files_keep_the_spec_they_were_written_under(catalog: SqlCatalog) -> None:
     table = create_table(catalog)
     picked = staged(table, rows_of(50, 55))

@@ -153,3 +153,39 @@ def test_values_are_read_as_they_are_stored(tmp_path: Path) -> None:
     for n in range(3):
         plan = fp.plan_scan(table, f"id = {n}", options=ScanOptions(page_index=True, report=False))
         assert plan.to_arrow().to_pylist() == rows[n : n + 1]
+
+
+def test_a_shredded_variant_is_put_together(tmp_path: Path) -> None:
+    """``{"a": …}``, whose field has a column of numbers; also where only some pages are read."""
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False), NestedField(5, "v", OpaqueType("variant"), required=False)
+    )
+
+    def stored(name: str, type_: pa.DataType, field_id: int) -> pa.Field:
+        return pa.field(name, type_, metadata={"PARQUET:field_id": str(field_id)})
+
+    a = pa.struct([stored("value", pa.binary(), 103), stored("typed_value", pa.int64(), 104)])
+    parts = [stored("value", pa.binary(), 100), stored("typed_value", pa.struct([stored("a", a, 102)]), 101)]
+    variant = pa.struct([stored("metadata", pa.binary(), 105).with_nullable(False), *parts])
+    names, text = b"\x01\x01\x00\x01a", b"\x05x"
+    rows = [
+        {"id": 0, "v": {"metadata": names, "value": None, "typed_value": {"a": {"value": None, "typed_value": 7}}}},
+        {"id": 1, "v": {"metadata": names, "value": None, "typed_value": {"a": {"value": text, "typed_value": None}}}},
+        {"id": 2, "v": {"metadata": names, "value": text, "typed_value": None}},
+        {"id": 3, "v": None},
+    ]
+    path = tmp_path / "rows.parquet"
+    file_schema = pa.schema([stored("id", pa.int64(), 1), stored("v", variant, 5)])
+    pq.write_table(pa.Table.from_pylist(rows, file_schema), path, write_page_index=True)
+    files = Files(tmp_path)
+    files.entries.append({"file_path": str(path), "record_count": 4, "sequence_number": 1})
+    table = files.table(Layout(schema, (PLAIN,), version=3))
+    number = b"\x02\x01\x00\x00\x09\x18\x07" + bytes(7)
+    values = [number, b"\x02\x01\x00\x00\x02" + text, text]
+    expected = [{"id": n, "v": {"metadata": names, "value": value}} for n, value in enumerate(values)]
+    expected.append({"id": 3, "v": None})  # type: ignore[dict-item]
+    assert fp.plan_scan(table).to_arrow().to_pylist() == expected
+    for n in range(4):
+        plan = fp.plan_scan(table, f"id = {n}", options=ScanOptions(page_index=True, report=False))
+        assert plan.to_arrow().to_pylist() == expected[n : n + 1]
+    assert fp.plan_scan(table, columns=["id"]).to_arrow().num_rows == 4

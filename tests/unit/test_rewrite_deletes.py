@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
@@ -14,9 +15,12 @@ from floeplan.cli.main import main
 from floeplan.errors import BadInputError, CommitConflictError
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.sql_text.call import ProcedureResult
+from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.properties import set_properties
 from floeplan.transaction.upgrade_format import upgrade_format
+from floeplan.write.position_deletes import write_position_deletes
+from floeplan.write.target import WriteTarget
 from tests.support.tables.commits import (
     arrow,
     create_table,
@@ -191,3 +195,27 @@ def test_command_and_procedure(
         with pytest.raises(BadInputError, match="the options are rewrite-all and min-input-files"):
             call(wrong)
     assert len(read_rows(table)) == 24
+
+
+def test_a_delete_file_of_two_partitions_is_replaced_in_both(catalog: SqlCatalog) -> None:
+    """A writer that did not see a move by metadata deleted rows of a moved file; the repair recorded that twice."""
+    table = create_table(catalog)
+    set_properties(table, {"write.delete.granularity": "partition"})
+    files = fp.plan_scan(table.refresh(), "part = 'a'").files.entries
+    late = write_position_deletes(
+        WriteTarget.of(table), files, [np.array([1]), np.array([1])], file_name_token="late", per_file=False
+    )
+    with table.update_spec() as update:
+        update.add_field("id", "truncate[10]", "tens")
+    moved = fp.upgrade_spec(table.refresh(), options=fp.UpgradeOptions(where="id < 10", metadata_only=True))
+    assert moved.files_by_metadata == 1
+    commit_change(table.refresh(), SnapshotChange(Operation.DELETE, added_deletes=late))
+    fp.doctor(table.refresh(), repair=True)
+    for number in (22, 23):
+        fp.delete(table, f"id = {number}", mode="merge-on-read")
+    before = read_rows(table)
+    assert len(before) == 26
+    done = fp.rewrite_position_delete_files(table, min_input_files=3)
+    assert done.snapshot_id is not None
+    assert read_rows(table) == before
+    assert kinds(table) == [FILE] * 2

@@ -143,7 +143,10 @@ def _pick(target: DmlTarget, source: Snapshot, dry_run: bool, options: CommitOpt
     if dry_run:
         return CherryPickResult(source.snapshot_id, target.branch, None, moves, *counts, dry_run=True)
     if moves:
-        moved = fast_forward(target.table, target.branch, source.snapshot_id, options=options)
+        try:
+            moved = fast_forward(target.table, target.branch, source.snapshot_id, options=options)
+        except BadInputError as error:  # another writer has moved the branch: begin again
+            raise CommitConflictError(error.message, context=error.context) from error
         update_to_commit(target.table, moved)
         return CherryPickResult(source.snapshot_id, target.branch, source.snapshot_id, True, *counts)
     summary = {_SOURCE: str(source.snapshot_id)}

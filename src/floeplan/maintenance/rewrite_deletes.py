@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
@@ -32,6 +33,7 @@ from floeplan.metadata.manifests.entries import EntriesTable, concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import PredicateSource
+from floeplan.predicate.stats import to_mask
 from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.scan.model import PlannedFiles
 from floeplan.snapshot.passes import joint_partition_codes
@@ -125,6 +127,8 @@ def rewrite_position_delete_files(
     target = resolve(table, Command.DELETE, branch=branch, trust_lists=trust_lists, catalog=catalog)
     files = plan_rows(target, None, spark).files
     chosen = _choose(target, files, _considered(target, files, where, spark), rewrite_all, min_input_files)
+    # A delete file that is recorded in several partitions is replaced in all of them.
+    chosen = to_mask(pc.is_in(files.deletes.path, value_set=files.deletes.path.filter(pa.array(chosen))))
     head = SnapshotReader.open(target.table, target.snapshot)
     dangling = dangling_deletes_of_one_file(head)
     unused = len(dangling) + len(dangling_deletes(head, by_keys=True))
@@ -167,7 +171,7 @@ def _considered(
     if where is None or not position.any():
         return position
     matching = plan_rows(target, where, spark).files.deletes.path
-    return position & np.isin(files.deletes.path.to_numpy(zero_copy_only=False), matching.to_pylist())
+    return position & to_mask(pc.is_in(files.deletes.path, value_set=matching))
 
 
 def _choose(target: DmlTarget, files: PlannedFiles, considered: Mask, rewrite_all: bool, min_input_files: int) -> Mask:

@@ -9,7 +9,8 @@ Reading order:
 - ``plan``: ``plan_scan`` runs the passes and returns a ``ScanPlan``. ``footers``: the third pass.
 - ``model``: ``ScanOptions``; ``PlannedFiles``, the kept files as columns, each a ``FileScan`` when accessed.
 - ``planned_scan``: the data of a plan and its numbers, in total, per pass and per partition spec.
-- ``read``: reads the rows of a plan; ``file_rows`` one file, ``delete_files`` its deletes, ``projection`` its columns.
+- ``read``: reads the rows of a plan; ``file_rows`` one file, ``delete_files`` its deletes, ``projection`` its columns,
+  ``variants`` those of shredded variants.
 - ``metadata_columns``: ``_file``, ``_pos`` and others, in the columns and predicates of a scan.
 - ``stream``: the same as a stream of batches, for limits and for other engines.
 - ``explain``: the pruning pyramid and advice as text; ``why``: what keeps or drops one file.

@@ -19,13 +19,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import ListType, MapType, NestedField, PrimitiveType, StringType, StructType
 
-from floeplan.errors import CorruptFileError, UnsupportedError
+from floeplan.errors import CorruptFileError
 from floeplan.metadata.manifests.entries import partition_column
 from floeplan.opaque_types import as_stored_field, is_opaque, is_variant
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value, value_json
+from floeplan.scan.variants import ShreddedVariantError, unshredded
 from floeplan.schemas import FIELD_ID, fields_by_id
 
 MAX_KNOWN_SCHEMAS = 64
@@ -226,15 +227,25 @@ def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str
 
 
 def _variant(array: pa.Array, wanted: NestedField, path: str) -> pa.Array:
-    """The parts of a variant; one that is shredded has more."""
+    """The two encoded parts of a variant; one that is shredded is put together."""
     stored = array.storage if isinstance(array, pa.ExtensionArray) else array
     names = {field.name for field in stored.type} if pa.types.is_struct(stored.type) else set()
-    if names != {"metadata", "value"}:
-        raise UnsupportedError(
-            f"column {wanted.name} of {path} is a shredded variant, which is not read; the other columns can be",
+    if names == {"metadata", "value"}:
+        value = pc.struct_field(stored, ["value"]).cast(pa.large_binary())
+    elif {"metadata", "typed_value"} <= names <= {"metadata", "value", "typed_value"}:
+        try:
+            value = pa.array(unshredded(stored), pa.large_binary())
+        except (ShreddedVariantError, IndexError, UnicodeDecodeError) as error:
+            raise CorruptFileError(
+                f"column {wanted.name} of {path} is a shredded variant that cannot be read: {error}",
+                context={"file": path, "column": wanted.name},
+            ) from error
+    else:
+        raise CorruptFileError(
+            f"column {wanted.name} of {path} is no variant: it has the fields {', '.join(sorted(names)) or 'none'}",
             context={"file": path, "column": wanted.name},
         )
-    parts = [pc.struct_field(stored, [name]).cast(pa.large_binary()) for name in ("metadata", "value")]
+    parts = [pc.struct_field(stored, ["metadata"]).cast(pa.large_binary()), value]
     parts = [pc.fill_null(part, b"") for part in parts]  # required, even where the variant is null
     return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=_nulls(stored))
 

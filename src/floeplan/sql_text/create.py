@@ -61,6 +61,7 @@ _PRIMITIVES: Mapping[Any, iceberg.PrimitiveType] = {
     exp.DataType.Type.TIMESTAMPNTZ: iceberg.TimestampType(),
 }
 _FORMAT_VERSION = "format-version"
+_NO_NAMESPACE = "unknown-namespace"
 _DEPTH = {TokenType.LT: 1, TokenType.GT: -1}
 _CLAUSES = ("USING", "PARTITIONED BY", "LOCATION", "TBLPROPERTIES", "COMMENT", "AS")
 
@@ -154,8 +155,13 @@ def create_for_files(
     paths = parquet_paths(list(data))
     assert paths, "paths are files or folders with files"
     schema = parquet_schema(paths[0], load_file_io(opened.properties, paths[0]))
-    opened.create_namespace_if_not_exists(full_name.rpartition(".")[0])
-    return _create(new, schema, catalog, None, None)
+    try:
+        return _create(new, schema, catalog, None, None)
+    except UnknownTableError as error:
+        if error.kind != _NO_NAMESPACE:
+            raise
+        opened.create_namespace(full_name.rpartition(".")[0])
+        return _create(new, schema, catalog, None, None)
 
 
 def run_create(
@@ -357,7 +363,7 @@ def _create(
     except NoSuchNamespaceError as error:
         namespace = name.rpartition(".")[0]
         message = f"there is no namespace {namespace!r}; create it with CREATE NAMESPACE {namespace}"
-        raise UnknownTableError(message, kind="unknown-namespace", context={"namespace": namespace}) from error
+        raise UnknownTableError(message, kind=_NO_NAMESPACE, context={"namespace": namespace}) from error
     except (UnsupportedError, BadInputError):
         raise
     except ValueError as error:  # such as a type that the format version does not have

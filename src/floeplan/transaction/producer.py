@@ -307,11 +307,13 @@ def change_counts(added: EntriesTable, removed: EntriesTable, union: UnionPartit
 
 
 def moved_specs(added: EntriesTable, removed: EntriesTable) -> dict[str, str]:
-    """The specs that rows left, if the change moves rows between specs, and those of all replaced files.
+    """The specs that rows left, if the change moves rows between specs, and those of all replaced rows.
 
-    Later equality deletes under these specs do not apply to the moved rows; ``doctor`` looks for them.
+    Rows leave a file that is removed, or that gets position deletes. Later equality deletes under these specs do not
+    apply to the moved rows; ``doctor`` looks for them.
     """
     before, after = (np.unique(files.spec_id[files.content == Content.DATA]) for files in (removed, added))
+    before = np.union1d(before, added.spec_id[added.content == Content.POSITION_DELETES])
     left = np.setdiff1d(before, after)
     if not len(left) or not len(after):
         return {}

@@ -1,0 +1,216 @@
+"""Shredded variants: the encoded ``value`` of each row, put together from the typed columns of a Parquet file.
+
+A shredded variant is a group of ``metadata``, ``value`` and ``typed_value``. The typed column has the rows of its type:
+a primitive, a list of groups, or a struct of groups, one per field. ``value`` has the other rows and, of an object, the
+fields that have no column. ``metadata`` has the names of all fields, so that it stays as it is. See "Variant Shredding"
+and "Variant Binary Encoding" of the Parquet format.
+
+Rule: whole columns are encoded level by level, innermost first; only objects and arrays are put together row by row.
+
+Fail-safe: a typed column of a type that no variant has, a field whose name the metadata lacks, and a ``value`` beside
+an object that is no object itself are errors.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+Encoded: TypeAlias = "list[bytes | None]"
+
+NULL = b"\x00"
+_SHORT_STRING, _OBJECT, _ARRAY = 1, 2, 3
+_TRUE, _FALSE, _DECIMAL4, _BINARY, _STRING, _UUID = 1, 2, 8, 15, 16, 20
+_MOST_SHORT = 63
+_MOST_SMALL = 255
+"""Elements of an object or array whose number takes one byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The field names in the metadata of a variant, by id, and the id of each."""
+
+    texts: tuple[str, ...]
+    ids: Mapping[str, int]
+
+
+class ShreddedVariantError(ValueError):
+    """A shredded variant that cannot be put together; callers add file and column."""
+
+
+def unshredded(group: pa.StructArray) -> list[bytes]:
+    """The encoded value of each variant of a group; of a variant that is null, any."""
+    metadata = _child(group, "metadata")
+    names = [_names(one or b"\x01\x00\x00") for one in metadata.to_pylist()]
+    return [NULL if one is None else one for one in _group(group, names)]
+
+
+def _child(group: pa.StructArray, name: str) -> pa.Array:
+    """A child, null where the group is; ``None`` if there is none."""
+    at = group.type.get_field_index(name)
+    return None if at < 0 else group.flatten()[at]
+
+
+@lru_cache(maxsize=256)
+def _names(metadata: bytes) -> _Names:
+    """The dictionary of a variant: version and offset size, the number of names, their offsets, and the names."""
+    size = (metadata[0] >> 6) + 1
+    count = int.from_bytes(metadata[1 : 1 + size], "little")
+    end = 1 + size * (count + 2)
+    starts = [int.from_bytes(metadata[at : at + size], "little") for at in range(1 + size, end, size)]
+    texts = tuple(metadata[end + start : end + stop].decode() for start, stop in pairwise(starts))
+    return _Names(texts, {text: number for number, text in enumerate(texts)})
+
+
+def _group(group: pa.StructArray, names: Sequence[_Names]) -> Encoded:
+    """The encoded values of a group, ``None`` for a field that a row does not have."""
+    value, typed = _child(group, "value"), _child(group, "typed_value")
+    rest: Encoded = [None] * len(group) if value is None else value.to_pylist()
+    if typed is None:
+        return rest
+    if isinstance(typed, pa.ExtensionArray):
+        typed = typed.storage
+    if pa.types.is_dictionary(typed.type):
+        typed = typed.dictionary_decode()
+    valid = typed.is_valid().to_pylist()
+    if pa.types.is_struct(typed.type):
+        fields = {field.name: _group(child, names) for field, child in zip(typed.type, typed.flatten(), strict=True)}
+        return [
+            _object({name: found[row] for name, found in fields.items()}, rest[row], names[row])
+            if valid[row]
+            else rest[row]
+            for row in range(len(group))
+        ]
+    if pa.types.is_list(typed.type) or pa.types.is_large_list(typed.type):
+        ends = typed.offsets.to_pylist()
+        first, last = ends[0], ends[-1]
+        row_of = np.repeat(np.arange(len(typed)), np.diff(ends)).tolist()
+        elements = _group(typed.values.slice(first, last - first), [names[row] for row in row_of])
+        whole = [NULL if one is None else one for one in elements]
+        return [
+            _array(whole[ends[row] - first : ends[row + 1] - first]) if valid[row] else rest[row]
+            for row in range(len(group))
+        ]
+    encode, values = _primitive(typed)
+    return [encode(one) if known else other for known, one, other in zip(valid, values, rest, strict=True)]
+
+
+# Encoding.
+
+
+def _primitive(typed: pa.Array) -> tuple[Callable[[Any], bytes], list[Any]]:
+    """How values of a typed column are encoded, and the values."""
+    type_, kinds = typed.type, pa.types
+    fixed = _FIXED.get(type_)
+    if fixed is not None:
+        number, code = fixed
+        packer, header = struct.Struct(f"<{code}"), bytes([number << 2])
+        if kinds.is_temporal(type_):
+            typed = typed.view(pa.int32() if code == "i" else pa.int64())
+        return (lambda one: header + packer.pack(one)), typed.to_pylist()
+    if kinds.is_timestamp(type_) and type_.unit in ("us", "ns"):  # in any zone
+        number = (12 if type_.unit == "us" else 18) + (type_.tz is None)
+        header = bytes([number << 2])
+        return (lambda one: header + struct.pack("<q", one)), typed.view(pa.int64()).to_pylist()
+    if kinds.is_boolean(type_):
+        return (lambda one: bytes([(_TRUE if one else _FALSE) << 2])), typed.to_pylist()
+    if kinds.is_string(type_) or kinds.is_large_string(type_):
+        return _string, typed.to_pylist()
+    if kinds.is_binary(type_) or kinds.is_large_binary(type_):
+        return (lambda one: bytes([_BINARY << 2]) + len(one).to_bytes(4, "little") + one), typed.to_pylist()
+    if kinds.is_fixed_size_binary(type_) and type_.byte_width == 16:
+        return (lambda one: bytes([_UUID << 2]) + one), typed.to_pylist()
+    if kinds.is_decimal(type_):
+        width = 0 if type_.precision <= 9 else 1 if type_.precision <= 18 else 2
+        header, size = bytes([(_DECIMAL4 + width) << 2, type_.scale]), 4 << width
+        return (
+            lambda one: header + _unscaled(one, type_.scale).to_bytes(size, "little", signed=True)
+        ), typed.to_pylist()
+    raise ShreddedVariantError(f"a typed value of type {type_} is not supported")
+
+
+_FIXED: Mapping[pa.DataType, tuple[int, str]] = {
+    pa.int8(): (3, "b"),
+    pa.int16(): (4, "h"),
+    pa.int32(): (5, "i"),
+    pa.int64(): (6, "q"),
+    pa.float64(): (7, "d"),
+    pa.date32(): (11, "i"),
+    pa.float32(): (14, "f"),
+    pa.time64("us"): (17, "q"),
+}
+"""Primitive types of a fixed size: their number, and how ``struct`` packs them."""
+
+
+def _unscaled(value: Decimal, scale: int) -> int:
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int), "decimals of Arrow are finite"
+    number: int = int("".join(map(str, digits))) * 10 ** (scale + exponent)
+    return -number if sign else number
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    if len(data) <= _MOST_SHORT:
+        return bytes([len(data) << 2 | _SHORT_STRING]) + data
+    return bytes([_STRING << 2]) + len(data).to_bytes(4, "little") + data
+
+
+def _object(typed: Mapping[str, bytes | None], rest: bytes | None, names: _Names) -> bytes:
+    """An object of the fields that have a column and of those that do not, ordered by name."""
+    ids = {}
+    for name, value in typed.items():
+        if value is not None:
+            if name not in names.ids:
+                raise ShreddedVariantError(f"its metadata lacks the field {name!r}")
+            ids[names.ids[name]] = value
+    if rest is not None:
+        ids = _fields(rest) | ids
+    ordered = sorted(ids, key=lambda number: names.texts[number].encode())
+    widest, body = max(ordered, default=0), [ids[number] for number in ordered]
+    id_size, (count, offsets, large, offset_size) = _size_of(widest), _layout(body)
+    header = ((large << 4 | (id_size - 1) << 2 | (offset_size - 1)) << 2) | _OBJECT
+    numbers = b"".join(number.to_bytes(id_size, "little") for number in ordered)
+    return b"".join([bytes([header]), count, numbers, offsets, *body])
+
+
+def _array(elements: Sequence[bytes]) -> bytes:
+    count, offsets, large, offset_size = _layout(elements)
+    header = ((large << 2 | (offset_size - 1)) << 2) | _ARRAY
+    return b"".join([bytes([header]), count, offsets, *elements])
+
+
+def _layout(body: Sequence[bytes]) -> tuple[bytes, bytes, bool, int]:
+    """The number of elements and their offsets, whether the number is large, and the bytes of an offset."""
+    ends = np.cumsum([0, *map(len, body)]).tolist()
+    large, size = len(body) > _MOST_SMALL, _size_of(ends[-1])
+    count = len(body).to_bytes(4 if large else 1, "little")
+    return count, b"".join(end.to_bytes(size, "little") for end in ends), large, size
+
+
+def _size_of(number: int) -> int:
+    return max(1, (number.bit_length() + 7) // 8)
+
+
+def _fields(value: bytes) -> dict[int, bytes]:
+    """The encoded fields of an object by id; their offsets need not be in order."""
+    header = value[0]
+    if header & 3 != _OBJECT:
+        raise ShreddedVariantError("the value beside the fields of an object is no object")
+    offset_size, id_size, large = (header >> 2 & 3) + 1, (header >> 4 & 3) + 1, header >> 6 & 1
+    at = 5 if large else 2
+    count = int.from_bytes(value[1:at], "little")
+    start = at + count * id_size
+    ids = [int.from_bytes(value[one : one + id_size], "little") for one in range(at, start, id_size)]
+    body = start + (count + 1) * offset_size
+    offsets = [int.from_bytes(value[one : one + offset_size], "little") for one in range(start, body, offset_size)]
+    ends = dict(pairwise(sorted(offsets)))
+    return {number: value[body + begin : body + ends[begin]] for number, begin in zip(ids, offsets[:-1], strict=True)}
