@@ -29,18 +29,18 @@ pytestmark = pytest.mark.engines
 
 OPTIONS = {"rewrite-all": "true", "target-file-size-bytes": "5000", "range-task-bytes": "8000"}
 ROWS = 6000
-Make = Callable[[int], "Table"]
+Make = Callable[..., "Table"]
 
 
 @pytest.fixture
 def make(spark: SparkSession, local_catalog: SqlCatalog) -> Make:
     """Makes a table of six files, with some rows deleted by position."""
 
-    def made(version: int) -> Table:
+    def made(version: int, partition: str = "") -> Table:
         name = f"ranges.t{uuid.uuid4().hex[:8]}"
         spark.sql("CREATE NAMESPACE IF NOT EXISTS local.ranges")
         spark.sql(
-            f"CREATE TABLE local.{name} (id BIGINT, v DOUBLE, name STRING) USING iceberg TBLPROPERTIES ("
+            f"CREATE TABLE local.{name} (id BIGINT, v DOUBLE, name STRING) USING iceberg {partition} TBLPROPERTIES ("
             f"'format-version'='{version}', 'write.delete.mode'='merge-on-read')"
         )
         table = local_catalog.load_table(name)
@@ -117,6 +117,18 @@ def test_deletes_that_arrive_meanwhile_are_carried_over(
     assert ids(spark, table) == sorted(row["id"] for row in expected)
     found = fp.plan_scan(table.refresh()).to_arrow()
     assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected))
+    assert leftovers(table) == []
+
+
+def test_groups_in_ranges_are_committed_one_by_one(spark: SparkSession, make: Make) -> None:
+    """With partial progress."""
+    table = make(2, "PARTITIONED BY (truncate(3000, id))")
+    before = ids(spark, table)
+    options = OPTIONS | {"partial-progress.enabled": "true", "partial-progress.max-commits": "2"}
+    done = rewrite(table, spark, "v", "name", options=options)
+    assert [one.group_id for one in sorted(done.ranges, key=lambda one: one.group_id)] == [0, 1]
+    assert len(done.snapshot_ids) == 2
+    assert ids(spark, table) == before
     assert leftovers(table) == []
 
 
