@@ -36,7 +36,7 @@ ADDED = {
     "maintain": (10, 1_700),
     "procedures, new tables, commands of tables, completion and interrupts": (7, 1_640),
     "late columns and dictionaries in local reads": (1, 190),
-    "ranges of sorted groups on Spark": (4, 760),
+    "ranges of sorted groups on Spark": (4, 800),
 }
 """Modules and lines of capabilities added since the restructuring; each raised the limits in the change that added it.
 Those without modules of their own fit into the 280 modules of the restructuring.
