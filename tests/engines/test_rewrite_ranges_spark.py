@@ -88,7 +88,7 @@ def test_ranges_on_spark_are_the_sort_of_one_task(
     assert leftovers(table) == []
 
 
-@pytest.mark.parametrize(("version", "strategy"), [(2, "zorder"), (3, "sort")])
+@pytest.mark.parametrize(("version", "strategy"), [pytest.param(2, "zorder", marks=pytest.mark.matrix), (3, "sort")])
 def test_deletes_that_arrive_meanwhile_are_carried_over(
     spark: SparkSession, make: Make, version: int, strategy: str
 ) -> None:
@@ -120,6 +120,7 @@ def test_deletes_that_arrive_meanwhile_are_carried_over(
     assert leftovers(table) == []
 
 
+@pytest.mark.matrix
 def test_groups_in_ranges_are_committed_one_by_one(spark: SparkSession, make: Make) -> None:
     """With partial progress."""
     table = make(2, "PARTITIONED BY (truncate(3000, id))")
