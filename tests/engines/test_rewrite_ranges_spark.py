@@ -15,7 +15,9 @@ from pyiceberg.io import PY_IO_IMPL
 import floeplan as fp
 from floeplan.rewrite.plan.model import RewriteResult
 from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.commit import commit_change
 from tests.support.faults import killed_workers as killing_io
+from tests.support.tables.commits import equality_delete
 from tests.support.tables.ranges import skewed_rows
 
 if TYPE_CHECKING:
@@ -27,18 +29,18 @@ pytestmark = pytest.mark.engines
 
 OPTIONS = {"rewrite-all": "true", "target-file-size-bytes": "5000", "range-task-bytes": "8000"}
 ROWS = 6000
-Make = Callable[[int], "Table"]
+Make = Callable[..., "Table"]
 
 
 @pytest.fixture
 def make(spark: SparkSession, local_catalog: SqlCatalog) -> Make:
     """Makes a table of six files, with some rows deleted by position."""
 
-    def made(version: int) -> Table:
+    def made(version: int, partition: str = "") -> Table:
         name = f"ranges.t{uuid.uuid4().hex[:8]}"
         spark.sql("CREATE NAMESPACE IF NOT EXISTS local.ranges")
         spark.sql(
-            f"CREATE TABLE local.{name} (id BIGINT, v DOUBLE, name STRING) USING iceberg TBLPROPERTIES ("
+            f"CREATE TABLE local.{name} (id BIGINT, v DOUBLE, name STRING) USING iceberg {partition} TBLPROPERTIES ("
             f"'format-version'='{version}', 'write.delete.mode'='merge-on-read')"
         )
         table = local_catalog.load_table(name)
@@ -86,19 +88,26 @@ def test_ranges_on_spark_are_the_sort_of_one_task(
     assert leftovers(table) == []
 
 
-@pytest.mark.parametrize(("version", "strategy"), [(2, "zorder"), (3, "sort")])
+@pytest.mark.parametrize(("version", "strategy"), [pytest.param(2, "zorder", marks=pytest.mark.matrix), (3, "sort")])
 def test_deletes_that_arrive_meanwhile_are_carried_over(
     spark: SparkSession, make: Make, version: int, strategy: str
 ) -> None:
+    """By position from Spark, and by key; some rows are deleted by key before."""
     table = make(version)
+    table = commit_change(table, equality_delete(table, [20, 2021], 0)).table
     waiting = [f"DELETE FROM local.{'.'.join(table.name())} WHERE id % 7 = 1 OR v IS NULL"]
+    gone = {20, 2021, 40, 4042}
     expected = [
-        row for row in fp.plan_scan(table).to_arrow().to_pylist() if row["id"] % 7 != 1 and row["v"] is not None
+        row
+        for row in fp.plan_scan(table).to_arrow().to_pylist()
+        if row["id"] % 7 != 1 and row["v"] is not None and row["id"] not in gone
     ]
 
     def on_step(name: str) -> None:
         if name == "before-commit" and waiting:
             spark.sql(waiting.pop())
+            now = table.catalog.load_table(table.name())
+            commit_change(now, equality_delete(now, [40, 4042], 0))
 
     done = rewrite(table, spark, "v", "name", strategy=strategy, commit=CommitOptions(on_step=on_step))
     assert not waiting
@@ -108,6 +117,19 @@ def test_deletes_that_arrive_meanwhile_are_carried_over(
     assert ids(spark, table) == sorted(row["id"] for row in expected)
     found = fp.plan_scan(table.refresh()).to_arrow()
     assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected))
+    assert leftovers(table) == []
+
+
+@pytest.mark.matrix
+def test_groups_in_ranges_are_committed_one_by_one(spark: SparkSession, make: Make) -> None:
+    """With partial progress."""
+    table = make(2, "PARTITIONED BY (truncate(3000, id))")
+    before = ids(spark, table)
+    options = OPTIONS | {"partial-progress.enabled": "true", "partial-progress.max-commits": "2"}
+    done = rewrite(table, spark, "v", "name", options=options)
+    assert [one.group_id for one in sorted(done.ranges, key=lambda one: one.group_id)] == [0, 1]
+    assert len(done.snapshot_ids) == 2
+    assert ids(spark, table) == before
     assert leftovers(table) == []
 
 

@@ -45,7 +45,7 @@ from floeplan.rewrite.strategies.base import Cuts, RowOrder
 from floeplan.rewrite.strategies.curves import CurveOrder
 from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
 from floeplan.spark.exchange import Part
-from floeplan.vectors import Ints
+from floeplan.vectors import Floats, Ints
 from floeplan.write.conform import conform
 from floeplan.write.data_files import FileTask, FullRowReader
 from floeplan.write.parquet_file import encoded_file, high_cardinality_columns
@@ -55,6 +55,7 @@ DIVIDED_BYTES = 64 * 1024 * 1024
 """Bytes of rows that are divided into ranges at once."""
 TRIAL_BYTES = 64 * 1024 * 1024
 """Bytes of rows that are sorted and encoded to estimate the size of new files."""
+TRIAL_PARTS = 32
 _NUMBER = "floeplan.row-number"
 _INTEGERS = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
 
@@ -87,6 +88,31 @@ class KeySample:
     rows: int
     checksum: int
     row_groups: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How some rows compress when they are sorted.
+
+    Attributes:
+        ratio: New to old bytes.
+        keys: The key columns of the first row of each part of the order.
+        numbers: The numbers of these rows.
+        weights: Bytes per row of each part.
+    """
+
+    ratio: float
+    keys: pa.Table
+    numbers: Ints
+    weights: Floats
+
+    def weights_of(self, order: RowOrder, keys: pa.Table, numbers: Ints) -> Floats:
+        """About the bytes of each of some rows, by the part of the order that it is in."""
+        at = np.argsort(self.numbers)
+        firsts, own = self.keys.take(pa.array(at)), self.numbers[at]
+        at = at[ordered := order.exact_permutation(firsts)]
+        parts = Cuts(order, firsts.take(pa.array(ordered)).combine_chunks(), own[ordered]).assign(keys, numbers)
+        return np.asarray(self.weights[at][np.maximum(parts - 1, 0)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +172,32 @@ class GroupRows:
         live_rows = sum(map(len, numbers))
         return KeySample(source, keys, taken, live_rows, checksum(numbers), opened.stored.row_group_rows)
 
-    def trial_ratio(self, sources: Sequence[int]) -> float | None:
-        """Sort and encode some rows: the ratio of new to old bytes of live rows; ``None`` without live rows."""
+    def trial(self, sources: Sequence[int]) -> Trial | None:
+        """Sort and encode some rows of some files; ``None`` when these have no live rows."""
         tables, old, reader = list[pa.Table](), 0.0, self._reader(FileRows(self.table))
         for source in sources:
             file = self.files[source].file
             opened = FileRows(self.table).open(file)
             for selection in _row_groups(opened):
                 if sum(table.nbytes for table in tables) < TRIAL_BYTES:
-                    tables.append(self._conformed(reader.read(self.files[source], opened, selection)))
-                    old += file.file_size * tables[-1].num_rows / max(1, opened.stored.num_rows)
-        rows = pa.concat_tables(tables).combine_chunks() if tables else None
-        if rows is None or not rows.num_rows:
+                    rows, found = reader.read_with_positions(self.files[source], opened, selection)
+                    tables.append(self._numbered(rows, row_numbers(source, found.to_rows())))
+                    old += file.file_size * rows.num_rows / max(1, opened.stored.num_rows)
+        if not any(table.num_rows for table in tables):
             return None
-        ordered = rows.take(pa.array(self.order.permutation(rows)))
-        return len(encoded_file(ordered, self.target.options, high_cardinality_columns(ordered))) / old
+        together = pa.concat_tables(tables).combine_chunks()
+        ordered = together.take(pa.array(self.order.permutation(together)))
+        numbers, ordered = np.asarray(ordered.column(_NUMBER)), ordered.drop_columns([_NUMBER])
+        options, plain = self.target.options, high_cardinality_columns(ordered)
+        # Rows of one part of the order may compress better than those of another: encode parts of equal rows.
+        empty = len(encoded_file(ordered.slice(0, 0), options, plain))
+        step = -(-ordered.num_rows // TRIAL_PARTS)
+        firsts = np.arange(0, ordered.num_rows, step)
+        parts = [ordered.slice(first, step) for first in firsts.tolist()]
+        weights = [(len(encoded_file(part, options, plain)) - empty) / part.num_rows for part in parts]
+        names = [field.name for field in self.order.key_schema.fields]
+        keys = ordered.select(names).take(pa.array(firsts)).combine_chunks()
+        return Trial(len(encoded_file(ordered, options, plain)) / old, keys, numbers[firsts], np.array(weights))
 
     def divide(self, cuts: Cuts, pieces: Sequence[Piece]) -> Iterator[Part]:
         """The rows of some row groups by range, each table in the order of row numbers."""

@@ -38,6 +38,7 @@ from floeplan.rewrite.run.range_task import (
     Piece,
     RangeResult,
     RangeTask,
+    Trial,
     leading_column,
     range_conditions,
     write_range,
@@ -86,10 +87,15 @@ class _Keys:
 
 @dataclass(frozen=True, slots=True)
 class GroupSample:
-    """What the first job found: the files in order, and the ratio of new to old bytes."""
+    """What the first job found: the files in order, and how some rows compress; ``None`` without live rows."""
 
     files: Sequence[KeySample]
-    ratio: float
+    trial: Trial | None
+
+    @property
+    def ratio(self) -> float:
+        """New to old bytes, within limits."""
+        return 1.0 if self.trial is None else min(max(self.trial.ratio, _RATIOS[0]), _RATIOS[1])
 
     @property
     def rows(self) -> int:
@@ -266,8 +272,7 @@ class RangeRewriter:
             description=f"floeplan rewrite {self.plan.target.name}: keys of group {task.group_id}",
         )
         samples = sorted((one for samples, _ in found for one in samples), key=lambda one: one.source)
-        ratio = next((ratio for _, ratio in found if ratio is not None), 1.0)
-        return GroupSample(samples, min(max(ratio, _RATIOS[0]), _RATIOS[1]))
+        return GroupSample(samples, next((trial for _, trial in found if trial is not None), None))
 
     def _ranges_of(self, task: GroupTask, sample: GroupSample, order: RowOrder) -> tuple[list[RangeTask], Cuts]:
         """Step 2: the ranges, each of whole files where the group has one partition."""
@@ -278,12 +283,13 @@ class RangeRewriter:
         outputs = task.sizes.expected_outputs(max(1, int(task.bytes * live * ratio)))
         ranges = self._ranges(task, outputs)
         files = [len(part) for part in np.array_split(np.arange(outputs), ranges)] if task.partition else [1] * ranges
-        cuts = Cuts.of(order, keys, sample.numbers, files)
+        weights = None if sample.trial is None else sample.trial.weights_of(order, keys, sample.numbers)
+        cuts = Cuts.of(order, keys, sample.numbers, files, weights)
         if len(cuts) < ranges:  # fewer sampled rows than ranges
             files = [max(1, outputs // len(cuts)) if task.partition else 1] * len(cuts)
         of_range = cuts.assign(keys, sample.numbers)
         cores = max(1, min(self.cores.per_executor, self.cores.total // len(cuts)))
-        share = np.array(files) / sum(files)
+        share = np.bincount(of_range, minlength=len(cuts)) / max(1, len(of_range))
         tasks = [
             RangeTask(
                 group_id=task.group_id,
@@ -359,12 +365,12 @@ class RangeRewriter:
 
 def _read_keys(
     rows: GroupRows, every: int, batch: Sequence[_Keys | _Trial], _: str
-) -> tuple[list[KeySample], float | None]:
+) -> tuple[list[KeySample], Trial | None]:
     """A task of the first job."""
-    samples, ratio = list[KeySample](), None
+    samples, trial = list[KeySample](), None
     for one in batch:
         if isinstance(one, _Trial):
-            ratio = rows.trial_ratio(one.sources)
+            trial = rows.trial(one.sources)
         else:
             samples.append(rows.sample(one.source, one.before, every))
-    return samples, ratio
+    return samples, trial

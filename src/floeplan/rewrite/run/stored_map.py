@@ -127,7 +127,8 @@ class MapFile:
         try:
             with io.new_input(self.path).open() as opened, pq.ParquetFile(opened) as file:
                 groups = (file.metadata.row_group(at).column(0).statistics for at in range(file.num_row_groups))
-                found = [at for at, known in enumerate(groups) if known.min <= source <= known.max]
+                # Without rows there are no statistics: a range may be empty.
+                found = [at for at, known in enumerate(groups) if known is None or known.min <= source <= known.max]
                 runs = file.read_row_groups(found)
         except (OSError, pa.ArrowException) as error:
             raise CorruptMetadataError(

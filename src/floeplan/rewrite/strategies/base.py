@@ -28,7 +28,7 @@ from floeplan.errors import InvalidOptionError
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import columns_of, decoded
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import Ints
+from floeplan.vectors import Floats, Ints
 from floeplan.write.partitioning import RowNumbers, sort_row_numbers, sort_rows
 
 AD_HOC_ORDER_ID = -1
@@ -139,10 +139,17 @@ class Cuts:
     numbers: Ints
 
     @classmethod
-    def of(cls, order: RowOrder, keys: pa.Table, numbers: Ints, shares: Sequence[float]) -> Cuts:
-        """Choose ranges that have these shares of the rows, from sampled keys with their ascending numbers."""
+    def of(
+        cls, order: RowOrder, keys: pa.Table, numbers: Ints, shares: Sequence[float], weights: Floats | None = None
+    ) -> Cuts:
+        """Choose ranges that have these shares of the weight of all rows, which is equal for all by default.
+
+        ``keys``, ``numbers`` and ``weights`` are those of sampled rows, with ascending numbers.
+        """
         ordered = order.exact_permutation(keys)
-        at = (np.cumsum(shares)[:-1] / np.sum(shares) * len(ordered)).astype(np.int64)
+        before = np.cumsum(np.ones(len(ordered)) if weights is None else weights[ordered])
+        total = before[-1] if len(before) else 0.0
+        at = np.searchsorted(before, np.cumsum(shares)[:-1] / np.sum(shares) * total, side="right")
         chosen = ordered[np.unique(at[(at > 0) & (at < len(ordered))])].astype(np.int64)
         return cls(order, keys.take(pa.array(chosen)).combine_chunks(), numbers[chosen])
 
