@@ -74,7 +74,8 @@ def resolve_all(location: str, paths: pa.Array) -> pa.Array:
         return paths
     if not location:
         raise CorruptMetadataError(f"{relative!r} is relative to a table location that is unknown")
-    joined = pc.binary_replace_slice(paths, 0, 0, f"{location}/")
+    # Not with Arrow's default allocator: huge pages, which it asks for, cost more than joining.
+    joined = pc.binary_replace_slice(paths, 0, 0, f"{location}/", memory_pool=pa.system_memory_pool())
     if all_relative:
         return joined
     return pc.if_else(pc.match_substring_regex(paths, _SCHEME.pattern), paths, joined)

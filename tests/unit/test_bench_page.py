@@ -6,12 +6,12 @@ import json
 import re
 
 import pytest
-from bench import check, page, picture, results
+from bench import check, page, picture, results, v4_picture
 from bench.results import row_name, verdict
 
 pytestmark = pytest.mark.unit
 
-UNMEASURED = {"cluster", "local", "tpch", "v4"}
+UNMEASURED = {"cluster", "local", "tpch"}
 """Suites that were not yet measured as a whole at the size of the page."""
 SUITES = sorted({path.stem.removeprefix("bench_") for path in results.HERE.glob("bench_*.py")} - UNMEASURED)
 
@@ -73,3 +73,12 @@ def test_every_bar_is_marked_passed_or_missed_and_misses_come_first() -> None:
     if page.PAGE.exists():
         first = page.PAGE.read_text().split("\n## Bars missed\n")[1].split("\n## ")[0]
         assert sum("**missed**" in line for line in first.splitlines()) == verdicts.count("missed")
+
+
+def test_the_figures_of_the_metadata_tree_show_the_rows_of_the_page() -> None:
+    rows = [row | {"suite": "v4"} for row in rows_shown(page.PAGE.read_text(), "v4")]
+    drawn = v4_picture.pictures(results.SuiteResult("v4", "default", rows, {}, 0.0))
+    document = (results.HERE.parent / "docs" / "v4.md").read_text()
+    for name, text in drawn.items():
+        assert (v4_picture.IMAGES / f"v4-{name}.svg").read_text() == text
+        assert f"images/v4-{name}.svg" in document

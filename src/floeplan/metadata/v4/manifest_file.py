@@ -22,6 +22,7 @@ from floeplan.format4 import resolve_all
 from floeplan.metadata.files import open_file
 from floeplan.metadata.manifests.parquet_reader import MOST_BYTES, UNREADABLE, field_id_of
 from floeplan.metadata.v4 import fields as ids
+from floeplan.predicate.stats import POOL
 from floeplan.text import one_line
 from floeplan.vectors import Ints, Mask, arrow, integers, one_array, valid_mask, without_nulls
 
@@ -137,7 +138,7 @@ class Rows:
         first = parts[0]
         if len(parts) == 1:
             return first
-        columns = {path: pa.concat_arrays([part.columns[path] for part in parts]) for path in first.columns}
+        columns = {path: pa.concat_arrays([part.columns[path] for part in parts], POOL) for path in first.columns}
         present = {path: np.concatenate([part.present[path] for part in parts]) for path in first.present}
         return cls(columns, present, first.path, sum(part.length for part in parts))
 
@@ -157,8 +158,8 @@ class Rows:
         paths = self.columns[(ids.LOCATION,)]
         if not (pa.types.is_string(paths.type) or pa.types.is_large_string(paths.type)):
             return self
-        columns = {**self.columns, (ids.LOCATION,): resolve_all(location, paths).cast(pa.large_string())}
-        return replace(self, columns=columns)
+        resolved = resolve_all(location, paths).cast(pa.large_string(), memory_pool=POOL)
+        return replace(self, columns={**self.columns, (ids.LOCATION,): resolved})
 
     def array(self, path: Path) -> pa.Array | None:
         """A column; null where a struct around it is null."""

@@ -7,7 +7,8 @@ or all without, because a manifest list gives ids to all files of a manifest or 
 The manifests have the format of the table, and format 3 in a table of format 4, whose fields are those of format 3. A
 snapshot from before an upgrade to format 3 has no row ids, and its manifests stay in format 2.
 Nothing is lost but what the result names: manifests do not record whether bounds are tight or how long values are on
-average, and the tree does not know the size of a deletion vector's file.
+average, and the tree does not know the size of a deletion vector's file. A map of statistics without entries comes back
+as none, which means the same.
 Fail-safe: a deletion vector or row id that the table's format has no place for is an error.
 """
 
