@@ -37,7 +37,6 @@ ADDED = {
     "procedures, new tables, commands of tables, completion and interrupts": (7, 1_640),
     "late columns and dictionaries in local reads": (1, 190),
     "cherrypick, rewrite-deletes, append --create, changes beside streaming writers": (4, 600),
-    "ranges of sorted groups on Spark": (4, 760),
     "fewer requests to S3": (1, 90),
     "shredded variants": (1, 170),
     "ranges of sorted groups on Spark": (4, 800),

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engines
 
 FEW = ("voids_v1_to_v2_equality",)
-CHANGED = ("evolving_v1", "evolving_v2_position_file", "truncations_v2")
+CHANGED = ("evolving_v1", "evolving_v2_position_file", "gaps_v2")
+REFUSED = "truncations"
+"""The chain with NaN among its partition values, which no client can read from JSON: its plans are refused."""
 SCANS = 30
 """Scans in one query."""
 
@@ -76,6 +78,10 @@ def test_spark_reads_the_same_rows_whoever_plans(
 ) -> None:
     made = matrix.table(name)
     wheres = chosen_predicates(made)
+    if name.startswith(REFUSED) and "_v4" not in name:
+        with pytest.raises(Exception, match="use scan-planning-mode=client for this table"):
+            spark.table(served.name(made)).collect()
+        return
     with interpreted(spark):
         assert canonical(spark.table(served.name(made)).toArrow()) == true_rows(made)
         found = filtered(spark, served.name(made), wheres)
@@ -84,7 +90,8 @@ def test_spark_reads_the_same_rows_whoever_plans(
     # Where Iceberg's Java planning or Spark's readers lose rows, they may lose them here too, but no others.
     lost = [where for where in wheres if found[where] != expected[where]]
     assert {where: found[where] for where in lost} == {where: made.filtered(where) for where in lost}
-    assert served.plans(made) >= len(wheres)
+    # Tables of format 4 are planned by their client.
+    assert served.plans(made) == 0 if "_v4" in name else served.plans(made) >= len(wheres)
 
 
 def filtered(spark: SparkSession, table: str, wheres: Sequence[str]) -> dict[str, list[int]]:
@@ -108,6 +115,9 @@ def test_pyiceberg_reads_the_same_rows_whoever_plans(
     assert filters
     with RestCatalog("served", uri=served.program.uri) as catalog:
         through, direct = (each.load_table(made.identifier) for each in (catalog, local_catalog))
+        if name.startswith(REFUSED):
+            assert keys_of(through, "true") == "BadRequestError"
+            return
         assert keys_of(through, "true") == keys_of(direct, "true")
         for where, text in filters.items():
             found = keys_of(through, text)
