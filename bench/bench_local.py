@@ -13,7 +13,8 @@ query runs in a process of its own with empty caches, after a query on the local
 needs. Bytes and sequential round trips include the metadata.
 
 The floors read the columns with a decoder alone, without a plan, projection or deletes: with pyarrow's, and with that
-of Polars, whose text is converted to Arrow's.
+of Polars, whose text is converted to Arrow's. They are limits of these two decoders with Arrow tables as their result;
+Polars goes below them because it returns text in its own layout.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from bench.results import row_name, verdict
 
 pytestmark = pytest.mark.unit
 
-UNMEASURED = {"cluster", "local", "tpch"}
+UNMEASURED = {"cluster", "tpch"}
 """Suites that were not yet measured as a whole at the size of the page."""
 SUITES = sorted({path.stem.removeprefix("bench_") for path in results.HERE.glob("bench_*.py")} - UNMEASURED)
 
