@@ -91,10 +91,11 @@ def _cpu(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def _decoding(plan: Callable[[], ScanPlan]) -> Callable[[], None]:
     """Read again, without Floeplan, what a plan reads."""
-    usual = manifest_file.open_file, manifest_file.pq.ParquetFile
-    manifest_file.open_file, manifest_file.pq.ParquetFile = lambda path, _=None: Named(path), Recorded
+    module: Any = manifest_file  # what it imports is replaced
+    usual = module.open_file, module.pq.ParquetFile
+    module.open_file, module.pq.ParquetFile = lambda path, _=None: Named(path), Recorded
     plan()
-    manifest_file.open_file, manifest_file.pq.ParquetFile = usual
+    module.open_file, module.pq.ParquetFile = usual
     columns: dict[str, dict[str, None]] = {}
     for path, names in Recorded.reads:
         columns.setdefault(path, {}).update(dict.fromkeys(names))
