@@ -30,6 +30,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from cachetools import LRUCache
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -40,6 +41,7 @@ from floeplan.errors import BadInputError, InvalidOptionError, UnknownColumnErro
 from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.held import EntriesMemory, EntriesSource
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.predicate.build import without_opaque
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.names import leaf_columns
@@ -63,6 +65,9 @@ _FEW_FILES, _FIRST_PAGE_BYTES = 1000, 1000
 
 _FIRST_BYTES = 64 * 1024
 """JSON of the first of several pages: clients parse it before they fetch the others, several of them at a time."""
+
+_FILE_BYTES = 300
+"""Memory of a planned file, about."""
 
 _SPLITS = "split_offsets"
 _READERS = 64
@@ -226,11 +231,25 @@ class ScanPlanner:
             found = self._plans.get(key)
         if found is not None:
             return found, True
+        if request.filter is True and not request.incremental:
+            self._make_room(self._reader(table, snapshot).manifests)
         made = self._make(table, request, snapshot, schemas, bounds)
         with self._lock:
             if made.size <= self.options.cache_bytes:
                 self._plans[key] = made
         return made, False
+
+    def _make_room(self, manifests: ManifestListTable) -> None:
+        """Drop plans before every file is planned, not after: the new plan must not come on top of them."""
+        files = np.maximum(manifests.added_files, 0) + np.maximum(manifests.existing_files, 0)
+        room = min(int(files.sum()) * _FILE_BYTES, self.options.cache_bytes)
+        before = len(self._plans)
+        with self._lock:
+            while self._plans and self._plans.currsize + room > self.options.cache_bytes:
+                self._plans.popitem()
+        if len(self._plans) < before:  # allocators would keep the memory
+            for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
+                pool.release_unused()
 
     def _make(
         self,
