@@ -389,6 +389,25 @@ def test_plans_are_kept_by_metadata_and_request(table: Table, monkeypatch: pytes
     assert len(made) == 6
 
 
+def test_room_is_made_before_every_file_is_planned(archive: StaticTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    filters: list[dict[str, str]] = [{"type": "not-null", "term": name} for name in ("id", "ts")]
+    probe = planner()
+    planned(archive, scans=probe, filter=filters[1])
+    scans = planner(cache_bytes=int(2.1 * next(iter(probe._plans.values())).size))
+    kept, make = list[int](), ScanPlanner._make
+
+    def counted(self: ScanPlanner, *given: Any) -> Any:
+        kept.append(len(self._plans))
+        return make(self, *given)
+
+    monkeypatch.setattr(ScanPlanner, "_make", counted)
+    for each in filters:
+        planned(archive, scans=scans, filter=each)
+    assert len(scans._plans) == 2, "both fit"
+    assert len(planned(archive, scans=scans)["file-scan-tasks"]) == len(expected_paths(archive))
+    assert kept == [0, 1, 1], "one of them was dropped before the third was made"
+
+
 def test_the_report_tells_who_asked_for_what(table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLOEPLAN_REPORTS", str(tmp_path / "reports"))
     response = planner().plan(table, request(filter=EQ_A, select=("id",)), PYICEBERG)
