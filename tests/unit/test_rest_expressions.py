@@ -477,6 +477,32 @@ def test_lists_with_infinity_in_residuals(kind: str, listed: list[Any]) -> None:
     assert [java_matches(residual, value) for value in DOUBLES] == [java_matches(filter_, value) for value in DOUBLES]
 
 
+@pytest.mark.parametrize("prefix", ["n", "a%", "é", "\U0001f600", "ab\ue000"])
+@pytest.mark.parametrize("kind", ["starts-with", "not-starts-with"])
+def test_residuals_express_prefixes_by_ranges(kind: str, prefix: str) -> None:
+    """Java fails to test the prefix of a null partition value; of a range, it does not."""
+    residual = sent_back({"type": kind, "term": "s", "value": prefix})
+    low, high = residual["left"], residual["right"]
+    texts = [
+        *("", "a", "m", "n", "nn", "o", "é", "éa", "ê"),
+        prefix,
+        f"{prefix}z",
+        f"z{prefix}",
+        prefix[:-1],
+        "\U0010ffff",
+    ]
+    compare = {"lt": lambda text, end: text < end, "gt-eq": lambda text, end: text >= end}
+    join = all if residual["type"] == "and" else any
+    found = [text for text in texts if join(compare[side["type"]](text, side["value"]) for side in (low, high))]
+    assert found == [text for text in texts if text.startswith(prefix) == (kind == "starts-with")]
+
+
+@pytest.mark.parametrize("prefix", ["a\uffff", "\U0010ffff", "\ud7ff"])
+def test_prefixes_without_an_end_stay_as_they_are(prefix: str) -> None:
+    leaf = {"type": "starts-with", "term": "s", "value": prefix}
+    assert sent_back(leaf) == leaf
+
+
 def test_the_text_infinity_stays_what_it_is_in_other_columns() -> None:
     filter_ = {"type": "or", "left": eq("s", "Infinity"), "right": {"type": "in", "term": "s", "values": ["-Infinity"]}}
     assert sent_back(filter_) == filter_

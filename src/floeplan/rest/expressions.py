@@ -55,7 +55,7 @@ from floeplan.predicate.ir import (
 )
 from floeplan.predicate.literals import checked_text
 from floeplan.predicate.names import Names, Reference
-from floeplan.rest.literals import beyond_float, finite_form, json_literal
+from floeplan.rest.literals import beyond_float, finite_form, json_literal, range_form
 from floeplan.text import excerpt
 
 Json: TypeAlias = Any
@@ -219,15 +219,15 @@ class _Compiler:
         self.limits = limits
         self.leaves = 0
         self.values = 0
-        self._finite: dict[int, Json] = {}
+        self._readable: dict[int, Json] = {}
 
     def readable(self, node: Json) -> Json:
-        """A compiled predicate as its client can read it back: without infinity."""
-        if not self._finite or not isinstance(node, dict):
+        """A compiled predicate as its client can read it back: without infinity, and with ranges for prefixes."""
+        if not self._readable or not isinstance(node, dict):
             return node
         if node.get("type") in ("and", "or", "not"):
             return {key: self.readable(value) for key, value in node.items()}
-        return self._finite.get(id(node), node)
+        return self._readable.get(id(node), node)
 
     def compile(self, node: Json, *, negated: bool, depth: int = 0) -> IrExpr:
         """Compile a predicate or its negation."""
@@ -261,9 +261,11 @@ class _Compiler:
             return _opaque(node, negated)
         op = _NEGATED[kind] if negated else kind
         column, transform = target
-        finite = finite_form(column, kind, term, values)
-        if finite is not None:
-            self._finite[id(node)] = finite
+        readable = finite_form(column, kind, term, values)
+        if readable is None and transform is None:
+            readable = range_form(column, kind, term, values)
+        if readable is not None:
+            self._readable[id(node)] = readable
         if isinstance(column.type, types.FloatType) and any(map(beyond_float, values)):
             return _opaque(node, negated)
         if op in ("is-null", "not-null"):

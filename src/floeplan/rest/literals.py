@@ -34,6 +34,7 @@ _UTC = (None, "Z", "+00:00", "-00:00")
 _ZONED = (types.TimestamptzType, types.TimestamptzNanoType)
 _FLOAT_MAX, _DOUBLE_MAX = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
 _INFINITIES = {"Infinity": 1, "-Infinity": -1}
+_WITHOUT_SUCCESSOR = (0xD7FF, *range(0xD800, 0xE000), 0xFFFF, 0x10FFFF)
 
 
 def json_literal(column: Column, value: Any) -> Literal:
@@ -120,6 +121,24 @@ def finite_form(column: Column, kind: str, term: Any, values: Sequence[Any]) -> 
         parts = [_against_infinity(leaf, each, sign, most) for sign in sorted(set(infinite))]
         return _joined(joined, *([leaf(kind, values=finite)] if finite else []), *parts)
     return _against_infinity(leaf, kind, infinite[0], most)
+
+
+def range_form(column: Column, kind: str, term: Any, values: Sequence[Any]) -> Any:
+    """A test of a prefix as an equal test of a range; ``None`` for any other predicate.
+
+    Java evaluates a residual on the partition values of its file, and fails to test the prefix of a null there; in a
+    range, nulls are below everything. The characters left out have no successor, or one that sorts before them in
+    UTF-16.
+    """
+    prefix = values[0] if values else None
+    if kind not in ("starts-with", "not-starts-with") or not isinstance(column.type, types.StringType):
+        return None
+    if not isinstance(prefix, str) or not prefix or ord(prefix[-1]) in _WITHOUT_SUCCESSOR:
+        return None
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    first, second = ("gt-eq", "lt") if kind == "starts-with" else ("lt", "gt-eq")
+    leaves = ({"type": first, "term": term, "value": prefix}, {"type": second, "term": term, "value": end})
+    return _joined("and" if kind == "starts-with" else "or", *leaves)
 
 
 def _against_infinity(leaf: Callable[..., dict[str, Any]], kind: str, sign: int, most: float) -> Any:
