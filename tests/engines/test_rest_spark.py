@@ -84,7 +84,8 @@ def test_spark_reads_the_same_rows_whoever_plans(
     # Where Iceberg's Java planning or Spark's readers lose rows, they may lose them here too, but no others.
     lost = [where for where in wheres if found[where] != expected[where]]
     assert {where: found[where] for where in lost} == {where: made.filtered(where) for where in lost}
-    assert served.plans(made) >= len(wheres)
+    # Tables of format 4 are planned by their client.
+    assert served.plans(made) == 0 if "_v4" in name else served.plans(made) >= len(wheres)
 
 
 def filtered(spark: SparkSession, table: str, wheres: Sequence[str]) -> dict[str, list[int]]:
