@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engines
 
 FEW = ("voids_v1_to_v2_equality",)
-CHANGED = ("evolving_v1", "evolving_v2_position_file", "truncations_v2")
+CHANGED = ("evolving_v1", "evolving_v2_position_file", "gaps_v2")
+REFUSED = "truncations"
+"""The chain with NaN among its partition values, which no client can read from JSON: its plans are refused."""
 SCANS = 30
 """Scans in one query."""
 
@@ -76,6 +78,10 @@ def test_spark_reads_the_same_rows_whoever_plans(
 ) -> None:
     made = matrix.table(name)
     wheres = chosen_predicates(made)
+    if name.startswith(REFUSED) and "_v4" not in name:
+        with pytest.raises(Exception, match="use scan-planning-mode=client for this table"):
+            spark.table(served.name(made)).collect()
+        return
     with interpreted(spark):
         assert canonical(spark.table(served.name(made)).toArrow()) == true_rows(made)
         found = filtered(spark, served.name(made), wheres)
@@ -109,6 +115,9 @@ def test_pyiceberg_reads_the_same_rows_whoever_plans(
     assert filters
     with RestCatalog("served", uri=served.program.uri) as catalog:
         through, direct = (each.load_table(made.identifier) for each in (catalog, local_catalog))
+        if name.startswith(REFUSED):
+            assert keys_of(through, "true") == "BadRequestError"
+            return
         assert keys_of(through, "true") == keys_of(direct, "true")
         for where, text in filters.items():
             found = keys_of(through, text)
