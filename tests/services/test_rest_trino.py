@@ -56,7 +56,6 @@ def trino(folder: Path, catalogs: Mapping[str, str]) -> Iterator[str]:
             "http-server.http.port": str(port),
             "discovery.uri": f"http://127.0.0.1:{port}",
             "node.environment": "test",
-            "node.data-dir": str(folder / "data"),
             "http-server.log.enabled": "false",  # its file would be in the working directory
             "plugin.dir": str(home / "plugin"),
             "catalog.config-dir": str(folder / "catalogs"),
