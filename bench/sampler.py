@@ -57,6 +57,9 @@ class _InTurn:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def shutdown(self, *_: object, **__: object) -> None:
+        pass
+
     def submit(self, work: Callable[..., Any], *arguments: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
         done.set_result(work(*arguments, **named))
