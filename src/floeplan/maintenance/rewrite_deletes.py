@@ -112,7 +112,7 @@ def rewrite_position_delete_files(
     Args:
         table: A PyIceberg table or ``namespace.name``.
         where: Rewrite only delete files of data files that may have matching rows.
-        rewrite_all: Rewrite all position delete files, whatever their size and number.
+        rewrite_all: Rewrite all position delete files, regardless of size and number.
         min_input_files: The least number of files to merge in a partition; format 2 only.
         dry_run: Only report what would be rewritten.
         trust_lists: Continue even when the manifest list has fewer files than the snapshot summary counts.

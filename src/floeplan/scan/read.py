@@ -45,7 +45,7 @@ from floeplan.schemas import fields_by_id
 from floeplan.vectors import Mask
 
 READ_AHEAD = 8
-"""Files that are read ahead of the consumer, whatever their size."""
+"""Files that are read ahead of the consumer, regardless of their size."""
 STORE_THREADS, STORE_BYTES = 64, 256 * 1024 * 1024
 """Files read at once from a store, as long as they have no more bytes. Most of their time is waiting; local files are
 decoded by one thread per core, because more do not decode faster, and each holds memory."""

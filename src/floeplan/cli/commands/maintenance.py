@@ -143,7 +143,7 @@ def rewrite_deletes(
     table: common.ChangedTableArgument,
     where: common.WhereOption = None,
     rewrite_all: Annotated[
-        bool, typer.Option("--rewrite-all", help="Rewrite all position delete files, whatever their size and number.")
+        bool, typer.Option("--rewrite-all", help="Rewrite all position delete files, regardless of size and number.")
     ] = False,
     min_input_files: Annotated[
         int, typer.Option("--min-input-files", metavar="N", min=1, help="Merge at least N files of a partition.")

@@ -106,7 +106,7 @@ def write_manifests(
     )
     location = f"{base}/snap-{snapshot.snapshot_id}-{uuid4()}.avro"
     number = (snapshot.sequence_number or 0) if version > 1 else 0
-    # Lists of format 3 give row ids to every data manifest without them; these ids are nobody's yet.
+    # Lists of format 3 give row ids to every data manifest without them; no file has these ids yet.
     first_row_id = getattr(metadata, "next_row_id", None) if version > 2 else None
     listed = ListedSnapshot(version, snapshot.snapshot_id, snapshot.parent_snapshot_id, number, first_row_id)
     encoded = write_manifest_list(location, written, listed, io=io)
