@@ -167,7 +167,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
     collects = gc.isenabled()
-    gc.disable()  # modules are no garbage; looking for it among them takes a tenth of the import
+    gc.disable()  # modules are never garbage; collecting among them takes a tenth of the import
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:

@@ -81,7 +81,7 @@ def test_a_change_that_is_no_append_can_only_be_moved_to(catalog: SqlCatalog) ->
     assert fp.cherry_pick(table, deleted, dry_run=True).fast_forward
     fp.append(table, arrow(rows_of(60, 65)))
     with pytest.raises(
-        UnsupportedError, match=r"is no append \((delete|overwrite)\) and its parent is not the head of main"
+        UnsupportedError, match=r"is not an append \((delete|overwrite)\) and its parent is not the head of main"
     ):
         fp.cherry_pick(table, deleted)
 

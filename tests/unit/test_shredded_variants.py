@@ -147,7 +147,7 @@ def test_a_variant_without_any_value_is_null() -> None:
     [
         (pa.array([1], pa.uint8()), None, NONE, "type uint8 is not supported"),
         (pa.array([{"a": {"value": b"\x00", "typed_value": 1}}]), None, NONE, "metadata lacks the field 'a'"),
-        (pa.array([{"a": {"value": None, "typed_value": 1}}]), b"\x0c\x07", metadata("a"), "is no object"),
+        (pa.array([{"a": {"value": None, "typed_value": 1}}]), b"\x0c\x07", metadata("a"), "is not an object"),
     ],
 )
 def test_what_cannot_be_put_together_is_an_error(

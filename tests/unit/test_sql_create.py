@@ -81,7 +81,7 @@ def test_a_created_table_takes_rows(catalog: Catalog) -> None:
         ("CREATE TABLE db.t (id)", "column id has no type"),
         ("CREATE TABLE db.t (id NONSENSE)", "NONSENSE"),
         ("CREATE TABLE db.t (id INTERVAL)", "id"),
-        ("CREATE TABLE db.t (id INT x)", "INT x is no type"),
+        ("CREATE TABLE db.t (id INT x)", "INT x is not a Spark type"),
         ("CREATE TABLE db.t (id INT NOT NULL x)", "a column is"),
         ("CREATE TABLE db.t (id INT) USING parquet", "only Iceberg tables"),
         ("CREATE TABLE db.t (id INT) CLUSTERED BY (id)", "is expected"),

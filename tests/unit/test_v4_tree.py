@@ -390,7 +390,7 @@ def test_vectors_become_delete_files_where_the_format_has_them(tmp_path: Path) -
         (["--layout", "v4", "--root", "ROOT"], "--root needs --layout v3"),
         (["--layout", "v3", "--root", "ROOT", "--leaf-entries", "2"], "need --layout v4"),
         (["--layout", "v3", "--root", "gone.parquet"], "gone.parquet"),
-        (["--layout", "v3", "--root", "ENTRIES"], "is no metadata tree but one file of entries"),
+        (["--layout", "v3", "--root", "ENTRIES"], "is not a metadata tree but one file of entries"),
     ],
 )
 def test_options_of_the_way_back_are_checked(

@@ -240,7 +240,7 @@ def with_timestamp(value: Value, timestamp: datetime) -> Value:
         literal = _literal(token.text.lower(), timestamp)
         if literal is None or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER) or token.start < end:
             continue
-        # A part of a column's name is no function.
+        # A part of a column's name is not a function.
         if TokenType.DOT in [tokens[n].token_type for n in (at - 1, at + 1) if 0 <= n < len(tokens)]:
             continue
         called = [other.token_type for other in tokens[at + 1 : at + 3]] == [TokenType.L_PAREN, TokenType.R_PAREN]

@@ -1,7 +1,7 @@
 """Starting and stopping the server: its parts from options, the socket, TLS, and the line that says that it is ready.
 
 Plain HTTP carries tokens and data in the clear. Fail-safe: without TLS the server listens on a loopback address only,
-unless it is told that something else encrypts the connections.
+unless an option states that something else encrypts the connections.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEEP_ALIVE_SECONDS = 75
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What ``floeplan serve-catalog`` is told.
+    """The options of ``floeplan serve-catalog``.
 
     Attributes:
         upstream: The upstream REST catalog of proxy mode; ``None`` for catalog mode.

@@ -143,7 +143,7 @@ def run_rewrite(
         result = _Run(planned, manager, spark, progress or NO_PROGRESS).run()
     else:
         result = _remove_dangling_deletes(planned, branch or MAIN_BRANCH, commits)
-    with suppress(FloeplanError):  # everything is committed: a catalog that is unavailable now is no failure
+    with suppress(FloeplanError):  # everything is committed: a catalog that is unavailable now is not a failure
         refreshed(found)
     return result
 

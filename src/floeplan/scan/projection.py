@@ -242,7 +242,7 @@ def _variant(array: pa.Array, wanted: NestedField, path: str) -> pa.Array:
             ) from error
     else:
         raise CorruptFileError(
-            f"column {wanted.name} of {path} is no variant: it has the fields {', '.join(sorted(names)) or 'none'}",
+            f"column {wanted.name} of {path} is not a variant: it has the fields {', '.join(sorted(names)) or 'none'}",
             context={"file": path, "column": wanted.name},
         )
     parts = [pc.struct_field(stored, ["metadata"]).cast(pa.large_binary()), value]

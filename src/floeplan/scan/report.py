@@ -368,7 +368,7 @@ def _within(stats: ColumnStats | None, op: CmpOp, value: Value) -> Shares | None
     known = valid & np.isfinite(lower) & np.isfinite(upper)
     low, high = (np.where(known, end, 0).astype(np.float64) for end in (lower, upper))
     step = 1.0 if lower.dtype.kind == "i" else 0.0
-    # Bounds near the limits of a double overflow: an infinite fraction is clipped, one that is no number says nothing.
+    # Bounds near the limits of a double overflow: an infinite fraction is clipped, NaN is ignored.
     with np.errstate(over="ignore", invalid="ignore"):
         width = high - low + step
         # A file of one floating-point value has no width: its rows match all or not at all.

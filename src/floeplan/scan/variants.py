@@ -8,7 +8,7 @@ and "Variant Binary Encoding" of the Parquet format.
 Rule: whole columns are encoded level by level, innermost first; only objects and arrays are put together row by row.
 
 Fail-safe: a typed column of a type that no variant has, a field whose name the metadata lacks, and a ``value`` beside
-an object that is no object itself are errors.
+an object that is not itself an object are errors.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _fields(value: bytes) -> dict[int, bytes]:
     """The encoded fields of an object by id; their offsets need not be in order."""
     header = value[0]
     if header & 3 != _OBJECT:
-        raise ShreddedVariantError("the value beside the fields of an object is no object")
+        raise ShreddedVariantError("the value beside the fields of an object is not an object")
     offset_size, id_size, large = (header >> 2 & 3) + 1, (header >> 4 & 3) + 1, header >> 6 & 1
     at = 5 if large else 2
     count = int.from_bytes(value[1:at], "little")

@@ -167,7 +167,7 @@ def _time(value: Any, what: str) -> datetime:
     try:
         parsed = datetime.fromisoformat(str(value))
     except ValueError:
-        raise BadInputError(f"{what} is {value!r}, which is no time", context={"value": str(value)}) from None
+        raise BadInputError(f"{what} is {value!r}, which is not a time", context={"value": str(value)}) from None
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
@@ -226,7 +226,7 @@ def _rewrite_position_delete_files(table: Table, arguments: Arguments, spark: Sp
     if options or not least.isdecimal():
         wrong = next(iter(options), "min-input-files")
         raise BadInputError(
-            f"rewrite_position_delete_files: {wrong} is no option, or has an invalid value; "
+            f"rewrite_position_delete_files: {wrong} is not an option, or has an invalid value; "
             "the options are rewrite-all and min-input-files",
             context={"option": wrong},
         )

@@ -294,7 +294,7 @@ def _column(text: str, ids: Any) -> iceberg.NestedField:
     try:
         parsed = parse_one(type_text, into=exp.DataType, dialect="spark")
     except ParseError as error:
-        raise BadInputError(f"{type_text} is no type of Spark's", context={"column": name}) from error
+        raise BadInputError(f"{type_text} is not a Spark type", context={"column": name}) from error
     return iceberg.NestedField(field_id, name, _type(parsed, name, ids), required=required, doc=comment)
 
 

@@ -224,7 +224,7 @@ def expression_text(piece: Piece, qualifiers: Qualifiers, what: str) -> str:
                     raise BadInputError(message, context=context)
         if not is_name(token) or (index and tokens[index - 1].token_type is TokenType.DOT):
             continue
-        # A name begins here. The last part of a function's name is no column.
+        # A name begins here. The last part of a function's name is not a column.
         chain = name_chain(tokens, index)
         parts = [str(one.text) for one in chain]
         after = index + 2 * len(chain) - 1

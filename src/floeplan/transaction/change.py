@@ -228,9 +228,9 @@ def validate_change(change: SnapshotChange, added: EntriesTable, shape: TableSha
     targets = pc.if_else(pa.array(is_puffin), added.array("referenced_data_file"), pa.scalar(None, pa.large_string()))
     _refuse(added, _repeated(targets), "its data file gets two deletion vectors")
     if change.added_data is not None:
-        _refuse(change.added_data, change.added_data.content != Content.DATA, "it is no data file")
+        _refuse(change.added_data, change.added_data.content != Content.DATA, "it is not a data file")
     if change.added_deletes is not None:
-        _refuse(change.added_deletes, change.added_deletes.content == Content.DATA, "it is no delete file")
+        _refuse(change.added_deletes, change.added_deletes.content == Content.DATA, "it is not a delete file")
     removes = change.removed_data or change.removed_deletes
     if change.operation is Operation.APPEND and (removes or change.added_deletes is not None):
         raise BadInputError("an append can only add data files: use another operation")

@@ -180,7 +180,7 @@ def entries(
 
         tree = open_root(root, target.table.metadata, target.table.io)
         if not isinstance(tree, MetadataTree):
-            raise BadInputError(f"{root} is no metadata tree but one file of entries: write a tree with --layout v4")
+            raise BadInputError(f"{root} is not a metadata tree but one file of entries: write a tree with --layout v4")
         back = write_manifests(target.table, tree, output, target.snapshot, io=target.table.io)
         common.show(back, draw_manifests, as_json=json)
         return

@@ -249,7 +249,7 @@ def _snapshot(table: Table, text: str) -> int:
     if is_age(text):
         time = datetime.now(UTC) - parse_age(text, "--to")
     else:
-        time = common.parse_time(text, f"--to {text!r} is no snapshot id, time, age, branch or tag of the table")
+        time = common.parse_time(text, f"--to {text!r} is not a snapshot id, time, age, branch or tag of the table")
     found = resolve_target(table, timestamp_ms=epoch_ms(time)).snapshot
     assert found is not None, "a snapshot of the log"
     return found.snapshot_id

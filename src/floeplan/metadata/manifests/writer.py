@@ -180,7 +180,7 @@ def _column_name(field: BoundField) -> str:
 
 
 def _partition_type(field: BoundField, entries: EntriesTable) -> PrimitiveType:
-    """As the entries have it; a void field has the type of its source, as it had when it was no void."""
+    """As the entries have it; a void field has the type of its source, as before it became void."""
     if field.is_void:
         return field.column.type
     type_ = entries.partition_types.get(field.column.field_id, field.column.type)

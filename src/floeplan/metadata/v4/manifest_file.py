@@ -76,7 +76,7 @@ class ManifestFile:
 
     def damaged(self, why: str) -> CorruptMetadataError:
         """The error that names the file."""
-        return CorruptMetadataError(f"{self.path} is no valid v4 manifest: {why}", context={"file": self.path})
+        return CorruptMetadataError(f"{self.path} is not a valid v4 manifest: {why}", context={"file": self.path})
 
     def read(self, wanted: Iterable[Path]) -> Rows:
         """The columns that the file has, and no others."""

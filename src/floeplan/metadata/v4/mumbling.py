@@ -49,7 +49,7 @@ def decode_positions(data: bytes) -> Ints:
     """The positions of a bitmap, ascending.
 
     Raises:
-        ValueError: The bytes are no complete bitmap.
+        ValueError: The bytes are not a complete bitmap.
     """
     if len(data) < _HEADER or data[0] != _VERSION:
         raise ValueError(f"not a bitmap of version {_VERSION}")

@@ -206,7 +206,7 @@ def _total(values: pa.Array, counted: Mask) -> pa.Array:
 
 
 def _end(metric: pa.Field, metrics: Mapping[str, pa.Array], counted: Mask) -> pa.Array:
-    """A bound over all files, as an array of one row; null for what is no bound."""
+    """A bound over all files, as an array of one row; null where the column has none."""
     unknown, kind = pa.nulls(1, metric.type), metric.type
     if not metric.name.endswith("_bound") or isinstance(kind, pa.BaseExtensionType):
         return unknown

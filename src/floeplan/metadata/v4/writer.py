@@ -261,7 +261,7 @@ def _content_stats(layout: ManifestLayout, entries: EntriesTable, dropped: set[s
                 continue
             values = typed_values(layout.columns[field_id], raw) if metric.name.endswith("_bound") else raw
             if values is None or values.null_count > raw.null_count:
-                dropped.add("bounds that are no values of their column's type")
+                dropped.add("bounds that are not values of their column's type")
             nothing = values is None or pa.types.is_struct(metric.type)
             metrics[metric.name] = _nothing(metric.type, len(entries)) if nothing else _cast(values, metric.type)
             known |= valid_mask(metrics[metric.name])

@@ -168,7 +168,7 @@ def _data_pages(encodings: Any) -> tuple[int, int]:
 
 
 def _numbers(structs: list[Any], number: int, default: int | None = None) -> Ints:
-    """An integer field of each struct; an optional one that is no integer counts as absent."""
+    """An integer field of each struct; an optional one that is not an integer counts as absent."""
     values = [struct.get(number, default) for struct in structs]
     if default is not None:
         # Some writers used the numbers of later optional fields for something else.

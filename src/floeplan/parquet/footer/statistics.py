@@ -2,7 +2,7 @@
 
 A bound is used only if its order is known: the file states TypeDefinedOrder for the column, or the bytes come from the
 deprecated fields of a type that every writer compared as signed numbers. A value that cannot be decoded (wrong length,
-not a boolean, outside the wanted type) is no bound. Where units differ, lower bounds are rounded down and upper bounds
+not a boolean, outside the wanted type) is not a bound. Where units differ, lower bounds are rounded down and upper bounds
 up; a string cut inside a UTF-8 character is a lower bound up to the cut and no upper bound.
 
 The wanted type differs from the file's when a column was promoted: int to long, float to double, a wider decimal, a
@@ -198,7 +198,7 @@ def decode_bound(leaf: LeafColumn, wanted: iceberg.PrimitiveType, raw: RawValues
             return Bound(numbers.astype(np.float64), valid)
         case Family.DECIMAL if isinstance(wanted, iceberg.DecimalType):
             return _decode_decimals(leaf, wanted, raw)
-    # Integers, dates, times and timestamps: change the unit, rounding outwards; a value that overflows is no bound.
+    # Integers, dates, times and timestamps: change the unit, rounding outwards; a value that overflows is not a bound.
     stored, unit = stored_tick(leaf), tick_of(wanted)
     narrow = "<i4" if leaf.annotation.signed else "<u4"
     numbers, valid = _fixed_width(raw, "<i8" if leaf.physical is Physical.INT64 else narrow)
@@ -240,7 +240,7 @@ def tick_of(wanted: iceberg.PrimitiveType) -> int:
 
 
 def _decode_decimals(leaf: LeafColumn, wanted: iceberg.DecimalType, raw: RawValues) -> Bound:
-    """Unscaled decimals: ``int64`` for up to 18 digits, else Arrow decimals; more than 128 bits is no bound."""
+    """Unscaled decimals: ``int64`` for up to 18 digits, else Arrow decimals; more than 128 bits is not a bound."""
     if leaf.physical in (Physical.INT32, Physical.INT64):
         numbers, valid = _fixed_width(raw, "<i4" if leaf.physical is Physical.INT32 else "<i8")
         low = numbers.astype(np.int64)
