@@ -209,7 +209,7 @@ def test_a_missing_leaf_is_an_error(tree: Tree) -> None:
 def test_a_truncated_leaf_is_an_error(tree: Tree) -> None:
     leaf = Path(tree.leaves[0])
     leaf.write_bytes(leaf.read_bytes()[:-100])
-    with pytest.raises(CorruptMetadataError, match="no valid v4 manifest"):
+    with pytest.raises(CorruptMetadataError, match="not a valid v4 manifest"):
         tree.plan()
 
 

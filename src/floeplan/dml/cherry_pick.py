@@ -134,8 +134,8 @@ def _pick(target: DmlTarget, source: Snapshot, dry_run: bool, options: CommitOpt
     operation = None if source.summary is None else source.summary.operation.value
     if not moves and operation != Operation.APPEND:
         raise UnsupportedError(
-            f"snapshot {source.snapshot_id} is not an append ({operation or 'unknown operation'}) and its parent is not "
-            f"the head of {target.branch}: run the change that made it again",
+            f"snapshot {source.snapshot_id} is not an append ({operation or 'unknown operation'}) and its parent is "
+            f"not the head of {target.branch}: run the change that made it again",
             context={"snapshot_id": source.snapshot_id, "operation": operation},
         )
     added = _added_files(target, source)

@@ -371,7 +371,9 @@ def _projected(request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> Sc
     used = {name for name in known if any(name == one or one.startswith(f"{name}.") for one in wanted)}
     for name in wanted:
         if not name.startswith("_") and not any(name == one or name.startswith(f"{one}.") for one in used):
-            raise UnknownColumnError(f"select has {name!r}, which is not a column of the table", context={"column": name})
+            raise UnknownColumnError(
+                f"select has {name!r}, which is not a column of the table", context={"column": name}
+            )
     return Schema(*(field for name, field in known.items() if name in used), schema_id=schema.schema_id)
 
 

@@ -2,7 +2,7 @@
 
 A bound is used only if its order is known: the file states TypeDefinedOrder for the column, or the bytes come from the
 deprecated fields of a type that every writer compared as signed numbers. A value that cannot be decoded (wrong length,
-not a boolean, outside the wanted type) is not a bound. Where units differ, lower bounds are rounded down and upper bounds
+not a boolean, outside the wanted type) is ignored. Where units differ, lower bounds are rounded down and upper bounds
 up; a string cut inside a UTF-8 character is a lower bound up to the cut and no upper bound.
 
 The wanted type differs from the file's when a column was promoted: int to long, float to double, a wider decimal, a

@@ -324,7 +324,7 @@ def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
         return pos
     width = _FIXED_WIDTH.get(kind)
     if width is None:
-        raise ValueError(f"{kind} is not a type of the compact protocol")
+        raise ValueError(f"{kind} is no type of the compact protocol")
     return _advance(data, pos, width)
 
 
