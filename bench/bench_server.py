@@ -3,8 +3,9 @@
 Two servers serve the catalog of one table, one that plans and one that leaves planning to clients; the peer of every
 ratio is the same client on the second server, in the same run. The selective query reads one day of one region; every
 file is a scan without a filter. No scan is repeated, so plans come from decoded manifests and not from the cache of
-plans, and pairs run in turn; the best of several counts, which leaves out the warm-up of the JVM. *CPU s, total* is the
-CPU of client and server together. Spark SQL ends with the partitions of the query, because the files do not exist.
+plans. Ours, the peer and the floor run in turn; the best of several counts, which leaves out the warm-up of the JVM.
+*CPU s, total* is the CPU of client and server together. Spark SQL ends with the partitions of the query, because the
+files do not exist.
 
 The floor of a row is the same client, in the same run, with responses that a trivial server has stored: what remains is
 the client's own parsing of JSON, which every server that plans for it has to wait for. CPU of the trivial server is not
@@ -43,8 +44,6 @@ from tests.support.spark.lake import NAME, Lake
 MANIFESTS = {"small": (20, 40), "default": (200, 4_000), "large": (200, 4_000)}
 """Of the table that clients plan, and of the large table."""
 PAIRS = {"selective": 10, "every file": 6}
-FLOORS = 4
-"""Scans with stored responses."""
 WARM, PLANS, SECONDS, CLIENTS = 60, 50, 8.0, 32
 RATE, DISTINCT = 500.0, 20
 """Requests per second at which repeated plans are measured: half of the bar; and how many different ones repeat."""
@@ -129,17 +128,17 @@ def _pairs(name: str, ours: Client, theirs: Client, parsing: Client, stored: Sto
     rows = []
     for kind, pairs in PAIRS.items():
         mine, peers, floors = (_scan(client, kind) for client in (ours, theirs, parsing))
-        costs = [(_cost(mine, number), _cost(peers, number)) for number in range(pairs)]
         floors(0)  # stores the responses
-        least = [_cost(floors, 0, stored.pid) for _ in range(FLOORS)]
-        if any(mine.files != peer.files for mine, peer in costs):
+        costs = [
+            (_cost(mine, number), _cost(peers, number), _cost(floors, 0, stored.pid)) for number in range(1, pairs + 1)
+        ]
+        if any(mine.files != peer.files for mine, peer, _ in costs):
             raise RuntimeError(f"{name}, {kind}: the plans differ: {costs}")
         case = f"{NAMES[kind]}, {name} ({costs[-1][0].files:,} {'partitions' if name == 'Spark SQL' else 'files'})"
         for metric in costs[0][0].metrics():
             if metric == "CPU s, client" and name != "PyIceberg":
                 continue
-            sides = (*zip(*costs, strict=True), least)
-            value, peer, floor = (min(cost.metrics()[metric] for cost in side) for side in sides)
+            value, peer, floor = (min(cost.metrics()[metric] for cost in side) for side in zip(*costs, strict=True))
             bar = BARS.get((name, kind, metric))
             rows.append(_against(case, metric, value, peer, bar))
             if bar is not None:

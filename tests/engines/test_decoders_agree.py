@@ -49,7 +49,8 @@ def test_every_snapshot_reads_the_same(name: str, matrix: Matrix, local_catalog:
         entries.table.validate(full=True)
         assert_same(entries.table, read_entries(python, union, columns, decoder=PYTHON).table)
         cached = cache.read_entries(compiled, union, columns).table
-        assert_same(cached.select(entries.table.column_names), entries.table)
+        live = read_entries(compiled, union, columns, live=True).table
+        assert_same(cached.select(live.column_names), live)
 
 
 @pytest.mark.parametrize("name", parametrized(["evolving_v1", "evolving_v2_position_file", "voids_v1_to_v2_equality"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,15 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from floeplan.errors import CorruptMetadataError
+from floeplan.metadata import held
 from floeplan.metadata.held import EntriesMemory
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.stats import file_stats
+from floeplan.predicate.ir import Column
+from floeplan.predicate.stats import Bound, StatsTable
+from floeplan.schemas import fields_by_id
 from floeplan.snapshot.reader import SnapshotReader
 from tests.support.tables.archive import write_evolved_archive
 
@@ -36,7 +43,7 @@ class Counted:
         self.reads.append(rows)
         if self.broken & set(rows):
             raise CorruptMetadataError("damaged")
-        return read_entries(manifests, partition, columns, **options)
+        return read_entries(manifests, partition, columns, live=True, **options)
 
 
 @pytest.fixture
@@ -49,7 +56,7 @@ def snapshot(tmp_path: Path) -> SnapshotReader:
 def check(memory: EntriesMemory, snapshot: SnapshotReader, rows: list[int], columns: EntryColumns = STATS) -> None:
     chosen = np.array(rows, dtype=np.int64)
     found = memory.of("key").read_entries(snapshot.manifests, snapshot.union, columns, rows=chosen)
-    expected = read_entries(snapshot.manifests, snapshot.union, columns, rows=chosen)
+    expected = read_entries(snapshot.manifests, snapshot.union, columns, rows=chosen, live=True)
     found.table.validate(full=True)
     assert found.table.select(expected.table.column_names).equals(expected.table.combine_chunks())
 
@@ -86,8 +93,103 @@ def test_what_does_not_fit_is_read_from_the_source(snapshot: SnapshotReader, mos
     assert len(source.reads) >= 27
 
 
+def test_neighbours_are_held_where_all_manifests_do_not_fit(
+    snapshot: SnapshotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "_NEARBY", 2)
+    monkeypatch.setattr(EntriesMemory, "fit", lambda *_, tables=1: tables > 1)
+    source = Counted()
+    memory = EntriesMemory(source, PLENTY)
+    for row in range(1, 10):
+        check(memory, snapshot, [row])
+    assert source.reads == [*([row] for row in range(1, 10)), [8, 9, 10, 11]]
+    for rows in ([9], [8, 9], [9, 8], [9, 11], [8]):
+        check(memory, snapshot, rows)
+    assert len(source.reads) == 10, "they are held"
+    check(memory, snapshot, [3, 9])
+    assert source.reads[10:] == [[3, 9]], "these are no neighbours"
+
+
 def test_threads_read_while_tables_are_replaced(snapshot: SnapshotReader) -> None:
     memory = EntriesMemory(Counted(), 40_000)
     orders = [np.random.default_rng(seed).permutation(12)[: 1 + seed % 5].tolist() for seed in range(200)]
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda at: check(memory, snapshot, orders[at], (STATS, FEW)[at % 2]), range(200)))
+
+
+# --- statistics of manifests
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics pay for small snapshots too, and are computed in several slices."""
+    monkeypatch.setattr(held, "_LEAST_EVALUATED", 0)
+    monkeypatch.setattr(held, "_SLICE", 17)
+
+
+def columns_of(snapshot: SnapshotReader) -> dict[int, Column]:
+    fields = fields_by_id(snapshot.metadata.schema()).values()
+    return {one.field_id: Column(one.field_id, one.field_type, (one.name,)) for one in fields}  # type: ignore[arg-type]
+
+
+def bounds_of(memory: EntriesMemory, snapshot: SnapshotReader, *evaluated: int) -> StatsTable | None:
+    """What is known of the manifests after a scan has evaluated the entries of some."""
+    columns, entries = columns_of(snapshot), memory.of("key")
+    if evaluated:
+        few = EntryColumns(stats=frozenset(columns))
+        entries.read_entries(snapshot.manifests, snapshot.union, few, rows=np.array(evaluated))
+    return entries.manifest_bounds(snapshot.manifests, snapshot.union, columns)
+
+
+def listed(bound: Bound | None) -> list[Any]:
+    assert bound is not None
+    values = bound.values.tolist() if isinstance(bound.values, np.ndarray) else bound.values.to_pylist()
+    return [value if valid else None for value, valid in zip(values, bound.valid.tolist(), strict=True)]
+
+
+@pytest.mark.usefixtures("_small")
+def test_bounds_of_a_manifest_are_those_of_its_live_files(snapshot: SnapshotReader) -> None:
+    # One manifest counts as one of deletes, and one has no live files.
+    content, added = np.full(12, DATA), snapshot.manifests.added_files.copy()
+    content[4], added[7] = DELETES, 0
+    manifests = replace(snapshot.manifests, content=content, added_files=added)
+    found = bounds_of(EntriesMemory(Counted(), PLENTY), replace(snapshot, manifests=manifests), *range(12))
+    assert found is not None
+    columns = columns_of(snapshot)
+    for row in range(12):
+        entries = read_entries(manifests, snapshot.union, EntryColumns(stats=frozenset(columns)), rows=np.array([row]))
+        files = file_stats(entries.live(), columns.values())
+        for field_id, stats in found.columns.items():
+            of_files = files.columns[field_id]
+            ends = [listed(stats.lower)[row], listed(stats.upper)[row]]
+            if row in (4, 7):
+                assert all(may[row] for may in (stats.may_value, stats.may_null, stats.may_nan)), "nothing is known"
+                assert ends == [None, None]
+            else:
+                assert ends == [min(listed(of_files.lower)), max(listed(of_files.upper))]
+                assert (stats.may_value[row], stats.may_null[row]) == (True, False)
+    assert found.columns.keys() == columns.keys()
+
+
+@pytest.mark.usefixtures("_small")
+def test_bounds_are_computed_once_scans_have_evaluated_as_many_entries(snapshot: SnapshotReader) -> None:
+    source = Counted()
+    memory = EntriesMemory(source, PLENTY)
+    assert bounds_of(memory, snapshot) is None
+    assert bounds_of(memory, snapshot, *range(11)) is None
+    assert bounds_of(memory, snapshot, 11) is not None
+    reads = len(source.reads)
+    assert bounds_of(memory, snapshot) is not None
+    assert len(source.reads) == reads, "they are kept"
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_manifest_that_cannot_be_read_leaves_its_snapshot_without_bounds(snapshot: SnapshotReader) -> None:
+    memory = EntriesMemory(Counted(11), PLENTY)
+    assert bounds_of(memory, snapshot, *range(11)) is None
+    assert bounds_of(memory, snapshot, 0, 1) is None
+
+
+def test_small_snapshots_are_evaluated_entry_by_entry(snapshot: SnapshotReader) -> None:
+    memory = EntriesMemory(Counted(), PLENTY)
+    assert bounds_of(memory, snapshot, *range(12)) is None

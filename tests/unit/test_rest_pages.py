@@ -70,7 +70,7 @@ def plan_files(
 
 
 def tasks(files: PlanFiles, start: int = 0, end: int | None = None, **options: Any) -> list[dict[str, Any]]:
-    content, deletes = files.page(start, len(files) if end is None else end, **{"null_partitions": True} | options)
+    content, deletes = files.page(start, len(files) if end is None else end, **{"pyiceberg": False} | options)
     assert deletes == b"[]"
     found: list[dict[str, Any]] = json.loads(content)
     return found
@@ -107,10 +107,10 @@ def tasks(files: PlanFiles, start: int = 0, end: int | None = None, **options: A
 )
 def test_partition_values(type_: t.PrimitiveType, transform: str, stored: Any, expected: str) -> None:
     files = plan_files(type_, transform, [stored, None])
-    content, _ = files.page(0, 2, null_partitions=True)
+    content, _ = files.page(0, 2, pyiceberg=False)
     assert f'"partition":[{expected}]'.encode() in content
     assert [task["data-file"]["partition"] for task in json.loads(content)] == [[json.loads(expected)], [None]]
-    content, _ = files.page(0, 2, null_partitions=False)
+    content, _ = files.page(0, 2, pyiceberg=True)
     assert [task["data-file"]["partition"] for task in json.loads(content)] == [[json.loads(expected)], []]
 
 
@@ -118,9 +118,12 @@ def test_partition_values(type_: t.PrimitiveType, transform: str, stored: Any, e
     ("type_", "stored"),
     [(t.DoubleType(), float("nan")), (t.FloatType(), float("inf")), (t.DateType(), 2**30), (t.TimestampType(), 2**62)],
 )
-def test_values_that_no_client_can_read_are_errors(type_: t.PrimitiveType, stored: Any) -> None:
+def test_values_without_json_are_errors_but_for_pyiceberg(type_: t.PrimitiveType, stored: Any) -> None:
+    """PyIceberg reads identity columns from data files, other clients from the partition value."""
+    files = plan_files(type_, "identity", [stored])
     with pytest.raises(UnsupportedError, match="which a REST client cannot read"):
-        plan_files(type_, "identity", [stored]).page(0, 1, null_partitions=True)
+        files.page(0, 1, pyiceberg=False)
+    assert tasks(files, pyiceberg=True)[0]["data-file"]["partition"] == []
 
 
 def test_void_fields_and_dropped_sources_are_null() -> None:
@@ -167,7 +170,7 @@ def test_pages_by_bytes() -> None:
     files = plan_files(t.IntegerType(), "identity", list(range(1000)))
     starts = files.page_starts(10_000)
     assert (starts[0], starts[-1]) == (0, 1000)
-    pages = [files.page(a, b, null_partitions=True)[0] for a, b in pairwise(starts)]
+    pages = [files.page(a, b, pyiceberg=False)[0] for a, b in pairwise(starts)]
     assert [path for page in pages for path in json.loads(page)] == tasks(files)
     assert all(5_000 < len(page) < 15_000 for page in pages[:-1])
     assert files.page_starts(10**9) == [0, 1000]
@@ -179,4 +182,12 @@ def test_pages_by_bytes() -> None:
     assert files.page_starts(10**9, 1_000) == [0, 1000], "but a single page is not"
     nothing = plan_files(t.IntegerType(), "identity", [])
     assert nothing.page_starts(10) == [0, 0]
-    assert nothing.page(0, 0, null_partitions=True) == (b"[]", b"[]")
+    assert nothing.page(0, 0, pyiceberg=False) == (b"[]", b"[]")
+
+
+def test_pyiceberg_gets_only_residuals_that_are_not_true() -> None:
+    files = plan_files(t.IntegerType(), "identity", [1, 2, 3], residuals=("true", '{"type":"is-null","term":"x"}'))
+    assert [task["residual-filter"] for task in tasks(files)] == [True, {"type": "is-null", "term": "x"}, True]
+    written = tasks(files, pyiceberg=True)
+    assert [task.get("residual-filter") for task in written] == [None, {"type": "is-null", "term": "x"}, None]
+    assert all("residual-filter" not in task for task in written[::2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField
 
 from floeplan.dml.append import append as append_rows
 from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError, UnsupportedError
+from floeplan.metadata import held
 from floeplan.metadata.manifests.entries import new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rest import planner as planner_module
@@ -294,6 +296,9 @@ def test_statistics_on_request(table: Table) -> None:
 def test_statistics_unasked_where_engines_can_use_them(table: Table) -> None:
     file = planned(table, filter=EQ_A)["file-scan-tasks"][0]["data-file"]
     assert file["upper-bounds"]["keys"] == [1, 2]
+    every = planned(table, filter=EQ_A, select=("part", "id", "_file"))["file-scan-tasks"][0]["data-file"]
+    assert every["upper-bounds"]["keys"] == [1, 2]
+    assert "upper-bounds" not in planned(table, filter=EQ_A, select=("id",))["file-scan-tasks"][0]["data-file"]
     assert "upper-bounds" not in planned(table, PYICEBERG, filter=EQ_A)["file-scan-tasks"][0]["data-file"]
     partly = planned(table, filter={"type": "lt", "term": "id", "value": 5})
     assert "upper-bounds" not in partly["file-scan-tasks"][0]["data-file"]
@@ -466,3 +471,25 @@ def test_partition_values_that_clients_cannot_read(tmp_path: Path) -> None:
     append_rows(table, pa.table({"x": [float("nan")]}))
     with pytest.raises(UnsupportedError, match="scan-planning-mode=client"):
         planned(table.refresh())
+    tasks = planned(table, PYICEBERG)["file-scan-tasks"]
+    assert [task["data-file"]["partition"] for task in tasks] == [[], [1.5]], "it reads the column from the file"
+
+
+def test_plans_with_bounds_of_manifests_are_the_same(archive: StaticTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a column's bounds are known per manifest, scans evaluate fewer entries and plan the same files."""
+    monkeypatch.setattr(held, "_LEAST_EVALUATED", 0)
+    scans = planner()
+    kept = []
+    for month in (1, 4, 7, 10, 1, 4, 7, 10):
+        first, last = datetime(2021, month, 3, tzinfo=UTC), datetime(2021, month, 20, tzinfo=UTC)
+        low, high = ({"type": op, "term": "ts", "value": at.isoformat()} for op, at in (("gt-eq", first), ("lt", last)))
+        filter_ = {"type": "and", "left": low, "right": high}
+        made = scans.plan(archive, request(filter=filter_, min_rows_requested=10**9 + len(kept)), SPARK)
+        where = f"ts >= TIMESTAMP '{first.isoformat()}' AND ts < TIMESTAMP '{last.isoformat()}'"
+        assert paths(body(made)) == expected_paths(archive, where)
+        assert made.report is not None
+        kept.append(made.report["floeplan"]["summary"]["manifests_kept"])
+    manifests, effects = (made.report["floeplan"]["passes"][0][key] for key in ("total", "effects"))
+    assert kept[0] == manifests // 3, "the summaries of the first spec have no time"
+    assert max(kept[4:]) <= 2
+    assert sum(effect["by_bounds"] for effect in effects) > 0

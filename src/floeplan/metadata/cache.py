@@ -7,9 +7,10 @@ A table has a folder of segments. A segment is an Arrow file with one record bat
 manifests, and an index file that names the manifests, their rows, and a checksum per column. The index is written last,
 so a segment without an index does not exist.
 
-Rule: the result equals that of ``read_entries``. The index carries its own checksum, and a column is verified against
-the index before its first use. Local manifests that are smaller than the indexes of the cache are read directly,
-because the lookup would cost more.
+Rule: the result equals that of ``read_entries`` with ``live``: DELETED entries are not cached, because dropping them
+later would copy every column, while columns of a single segment are used as they are mapped. The index carries its own
+checksum, and a column is verified against the index before its first use. Local manifests that are smaller than the
+indexes of the cache are read directly, because the lookup would cost more.
 
 Fail-safe: the cache is never required. A segment that cannot be used is removed and its manifests are decoded again; a
 cache that cannot be written is not used. Processes may share a folder: files are written under temporary names and
@@ -43,7 +44,7 @@ from floeplan.metadata.manifests.values import parse_type
 from floeplan.partition.union import UnionPartitionType
 from floeplan.vectors import Ints, arrow, integers, without_nulls
 
-VERSION = 3
+VERSION = 4
 """Incremented whenever the meaning of decoded columns changes."""
 
 DEFAULT_MAX_BYTES = 2 * 1024**3
@@ -75,7 +76,7 @@ def cache_directory() -> Path:
 
 
 class EntriesCache:
-    """Reads manifest entries through a folder of segments."""
+    """Reads live manifest entries through a folder of segments."""
 
     def __init__(self, directory: Path | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.directory = directory or cache_directory()
@@ -92,10 +93,10 @@ class EntriesCache:
         io: FileIO | None = None,
         max_workers: int = MAX_WORKERS,
     ) -> EntriesTable:
-        """As ``floeplan.metadata.manifests.reader.read_entries``."""
+        """As ``floeplan.metadata.manifests.reader.read_entries`` with ``live``."""
         chosen = np.arange(len(manifests)) if rows is None else np.asarray(rows, dtype=np.int64)
         if not len(chosen):
-            return read_entries(manifests, partition, columns, rows=chosen)
+            return read_entries(manifests, partition, columns, rows=chosen, live=True)
         # A folder per table and set of partition fields: other specs give partition columns another meaning.
         fields = [[f.id, f.field_id, str(f.bound.column.type), sorted(f.positions.items())] for f in partition.fields]
         key = json.dumps([VERSION, manifests.paths(chosen[:1])[0].rpartition("/")[0], fields])
@@ -103,7 +104,7 @@ class EntriesCache:
         small = max(SMALL_INDEXES, int(manifests.length[chosen].sum()))
         looked_up = sum(_stat(path)[1] for path in _by_age(folder)) <= small
         if not looked_up and all(local_path(path) is not None for path in manifests.paths(chosen)):
-            return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers)
+            return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers, live=True)
         wanted = manifests.take(chosen)
         names = columns.column_names(field.id for field in partition.fields)
         for _ in range(_ATTEMPTS):
@@ -111,13 +112,20 @@ class EntriesCache:
             lacking, missing = _lacking(sources, names, len(wanted))
             if len(missing):
                 few = columns.only(lacking)
-                part = read_entries(wanted, partition, few, rows=missing, io=io, max_workers=max_workers)
                 at = np.full(len(wanted), -1, dtype=np.int64)
                 at[missing] = np.arange(len(missing))
-                sources.append((self._keep(folder, part, wanted, missing, lacking), at))
+                segment = self._keep(
+                    folder,
+                    # Not named here, so that columns are freed as soon as they are written.
+                    read_entries(wanted, partition, few, rows=missing, io=io, max_workers=max_workers, live=True),
+                    wanted,
+                    missing,
+                    lacking,
+                )
+                sources.append((segment, at))
             with suppress(BadSegment, pa.ArrowException):
                 return _assemble(sources, names, manifests, chosen, partition if columns.partition else _NO_PARTITION)
-        return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers)
+        return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers, live=True)
 
     def _open(self, folder: Path) -> list[Segment]:
         """The segments of a table, the most recently used first."""
@@ -132,16 +140,14 @@ class EntriesCache:
     def _keep(
         self, folder: Path, part: EntriesTable, wanted: ManifestListTable, rows: Ints, names: Sequence[str]
     ) -> Segment:
-        """Return decoded columns as a segment, from the cache if it could be written there.
-
-        The columns are then those of the mapped file, and the decoded ones are freed: a process holds them once.
-        """
+        """Return decoded columns as a segment, from the cache if it could be written there."""
         counts = np.bincount(part.ints("manifest"), minlength=len(wanted))[rows]
         kept = wanted.take(rows)
         index = {"path": kept.path, **{name: arrow(getattr(kept, name)) for name in IDENTITY}}
         index |= {"start": arrow(np.cumsum(counts) - counts), "count": arrow(counts)}
         types = {key: str(type_) for key, type_ in part.partition_types.items()}
         segment = Segment.in_memory({name: part.array(name) for name in names}, pa.table(index), types)
+        del part
         with suppress(OSError, pa.ArrowException, BadSegment):
             segment = write_segment(folder, segment)
             self._segments[segment.index_path] = segment
@@ -361,20 +367,26 @@ def open_segment(index_path: Path) -> Segment:
 
 
 def write_segment(folder: Path, segment: Segment) -> Segment:
-    """Write a segment to a folder under a new name."""
+    """Write a segment to a folder under a new name.
+
+    The columns are then those of the mapped file, one after the other, and those in memory are freed: a process holds
+    them once.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     index_path = folder / f"{uuid.uuid4().hex}{INDEX_SUFFIX}"
-    columns = {name: segment.column(name) for name in segment.checksums}
-    batch = pa.record_batch(list(columns.values()), names=list(columns))
+    names = list(segment.checksums)
+    batch = pa.record_batch([segment.column(name) for name in names], names=names)
     with (
         _atomic(index_path.with_suffix(DATA_SUFFIX)) as partial,
         pa.OSFile(partial, "wb") as data,
         pa.ipc.new_file(data, batch.schema) as writer,
     ):
         writer.write_batch(batch)
-    written = _open_data(index_path)
-    columns = {name: written.column(name) for name in columns}
-    checksums = {name: _digest(column) for name, column in columns.items()}
+    del batch
+    written, columns, checksums = _open_data(index_path), segment._columns, dict[str, str]()
+    for name in names:
+        columns[name] = written.column(name)
+        checksums[name] = _digest(columns[name])
     header = json.dumps({"checksums": checksums, "types": {str(key): text for key, text in segment.types.items()}})
     table = segment.manifests.replace_schema_metadata({"floeplan": header})
     sink = pa.BufferOutputStream()

@@ -6,8 +6,13 @@ are rows of it.
 
 Rule: the result equals that of the source. A read with a manifest that is not held goes to the source. The first one is
 held as it is; after ``_MISSES`` further ones, all manifests of the snapshot are read and held, because every selective
-scan needs other ones. (Only the type of a partition field whose source column was dropped may be known here where the
-source, reading fewer manifests, does not know it.)
+scan needs other ones. Where these would exceed the limit, the neighbours of the manifests that were read are held: data
+that is written together is often read together. (Only the type of a partition field whose source column was dropped may
+be known here where the source, reading fewer manifests, does not know it.)
+
+Partition summaries of an older spec often keep every manifest. ``manifest_bounds`` has the statistics of any column for
+each manifest, a few bytes of each, so that a selective scan evaluates the entries of the manifests that can match.
+They are computed, from all entries of the snapshot, once scans with the column have evaluated as many.
 
 Fail-safe: the least recently used tables are dropped when all of them exceed a number of bytes, and a table that would
 exceed it alone is not read. A manifest that cannot be read is an error for the scans that need it only. Tables are
@@ -17,10 +22,10 @@ never changed, so threads may read while another one replaces them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from cachetools import LRUCache
@@ -28,11 +33,21 @@ from pyiceberg.io import FileIO
 
 from floeplan.metadata.files import MAX_WORKERS
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import ManifestListTable
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
+from floeplan.metadata.manifests.stats import concat_stats, file_stats, grouped_stats
 from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.ir import Column
+from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.vectors import Ints
 
 _MISSES, _MOST_COUNTED = 8, 1024
+_NEARBY = 32
+"""Up to twice as many manifests, the first of them a multiple of this, are neighbours of each other."""
+_MOST_BOUNDS, _LEAST_EVALUATED, _SLICE = 256, 4096, 65_536
+"""Columns whose statistics of manifests are kept, entries below which they do not pay, and entries read at a time."""
+
+_BoundsKey: TypeAlias = tuple[Hashable, int, str]
+"""A snapshot, and the field id and type of a column."""
 
 
 class EntriesSource(Protocol):
@@ -84,6 +99,8 @@ class EntriesMemory:
         self._max_bytes = max_bytes
         self._held: LRUCache[Hashable, _Held] = LRUCache(max_bytes, getsizeof=lambda held: held.entries.table.nbytes)
         self._misses: LRUCache[Hashable, int] = LRUCache(_MOST_COUNTED)
+        self._bounds: LRUCache[_BoundsKey, ColumnStats] = LRUCache(_MOST_BOUNDS)
+        self._evaluated: LRUCache[Hashable, int] = LRUCache(_MOST_COUNTED)
         self._lock = threading.Lock()
 
     def of(self, snapshot: Hashable) -> HeldEntries:
@@ -102,12 +119,42 @@ class EntriesMemory:
                 self._held[key] = held
             self._misses.pop(key, None)
 
-    def is_due(self, key: Hashable, entries: float, held: _Held) -> bool:
-        """Count a read that was not held; whether it is time to hold all entries, and they fit."""
+    def count_miss(self, key: Hashable) -> int:
+        """Count a read that was not held."""
         with self._lock:
             misses = self._misses[key] = self._misses.get(key, 0) + 1
+        return misses
+
+    def fit(self, held: _Held, entries: int, tables: int = 1) -> bool:
+        """Whether several tables with this many entries fit, if they are as large as those of another table."""
         each = held.entries.table.nbytes / max(len(held.entries), 1)
-        return misses % _MISSES == 0 and each * entries <= self._max_bytes
+        return bool(each * entries * tables <= self._max_bytes)
+
+    def find_bounds(self, key: _BoundsKey) -> ColumnStats | None:
+        """The statistics of a column for each manifest."""
+        with self._lock:
+            return self._bounds.get(key)
+
+    def keep_bounds(self, key: _BoundsKey, stats: ColumnStats) -> None:
+        """Keep the statistics of a column."""
+        with self._lock:
+            self._bounds[key] = stats
+
+    def count_evaluated(self, snapshot: Hashable, field_ids: Iterable[int], entries: int) -> None:
+        """Count entries of which statistics of these columns were read."""
+        with self._lock:
+            for field_id in field_ids:
+                key = (snapshot, field_id)
+                self._evaluated[key] = self._evaluated.get(key, 0) + entries
+
+    def is_worth(self, snapshot: Hashable, field_ids: Iterable[int], entries: int) -> bool:
+        """Whether scans have evaluated this many entries; counting then starts again, so that one thread computes."""
+        keys = [(snapshot, field_id) for field_id in field_ids]
+        with self._lock:
+            worth = all(self._evaluated.get(key, 0) >= max(entries, _LEAST_EVALUATED) for key in keys)
+            for key in keys if worth else ():
+                self._evaluated.pop(key, None)
+        return worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +176,56 @@ class HeldEntries:
     ) -> EntriesTable:
         """As ``EntriesSource.read_entries``."""
         chosen = np.arange(len(manifests)) if rows is None else np.asarray(rows, dtype=np.int64)
+        entries = self._read(manifests, partition, columns, chosen, io, max_workers)
+        self.memory.count_evaluated(self.snapshot, columns.stats, len(entries))
+        return entries
+
+    def manifest_bounds(
+        self,
+        manifests: ManifestListTable,
+        partition: UnionPartitionType,
+        columns: Mapping[int, Column],
+        *,
+        io: FileIO | None = None,
+        max_workers: int = MAX_WORKERS,
+    ) -> StatsTable | None:
+        """The statistics of these columns for each data manifest; ``None`` for none, while they do not pay."""
+        keys = {i: (self.snapshot, i, str(column.type)) for i, column in columns.items()}
+        known = {i: stats for i, key in keys.items() if (stats := self.memory.find_bounds(key)) is not None}
+        lacking = {i: column for i, column in columns.items() if i not in known}
+        live = (manifests.added_files != 0) | (manifests.existing_files != 0)
+        rows = np.flatnonzero(live & (manifests.content == DATA)) if lacking else np.zeros(0, dtype=np.int64)
+        entries = np.cumsum(np.maximum(manifests.added_files[rows], 0) + np.maximum(manifests.existing_files[rows], 0))
+        if len(rows) and self.memory.is_worth(self.snapshot, lacking, int(entries[-1])):
+            slices = np.split(rows, np.flatnonzero(np.diff(entries // _SLICE)) + 1)
+
+            def read(some: Ints) -> EntriesTable:
+                wanted = EntryColumns(frozenset(), stats=frozenset(lacking), partition=False)
+                source = self.memory.source
+                return source.read_entries(manifests, partition, wanted, rows=some, io=io, max_workers=max_workers)
+
+            with suppress(Exception):  # of a manifest that this scan does not need
+                made = _bounds(slices, read, lacking.values(), len(manifests))
+                for i, stats in made.items():
+                    self.memory.keep_bounds(keys[i], stats)
+                known |= made
+        return StatsTable(len(manifests), known) if known else None
+
+    def _read(
+        self,
+        manifests: ManifestListTable,
+        partition: UnionPartitionType,
+        columns: EntryColumns,
+        chosen: Ints,
+        io: FileIO | None,
+        max_workers: int,
+    ) -> EntriesTable:
         key = (self.snapshot, columns)
-        held = self.memory.find(key)
-        if held is not None and (held.first[chosen] >= 0).all():
-            return held.take(chosen)
+        nearby = int(chosen[0]) // _NEARBY * _NEARBY if len(chosen) else 0
+        held, neighbours = self.memory.find(key), self.memory.find((*key, nearby))
+        for table in (held, neighbours):
+            if table is not None and (table.first[chosen] >= 0).all():
+                return table.take(chosen)
 
         def read(some: Ints) -> EntriesTable:
             source = self.memory.source
@@ -142,9 +235,32 @@ class HeldEntries:
         if held is None:
             self.memory.keep(key, _Held.of(entries, chosen, len(manifests)))
             return entries
+        misses = self.memory.count_miss(key)
+        place: Hashable = (*key, nearby)
+        counted = np.maximum(manifests.added_files, 0) + np.maximum(manifests.existing_files, 0)
         alike = np.flatnonzero(manifests.content == manifests.content[chosen[0]])
-        listed = float(np.maximum(manifests.added_files, 0)[alike].sum() + manifests.existing_files[alike].sum())
-        if self.memory.is_due(key, listed, held):
+        near = alike[(alike >= nearby) & (alike < nearby + 2 * _NEARBY)]
+        if self.memory.fit(held, int(counted[alike].sum())):
+            due, place, near = misses % _MISSES == 0, key, alike
+        else:
+            few = self.memory.fit(held, int(counted[near].sum()), tables=4)
+            due = few and misses >= _MISSES and bool(np.isin(chosen, near).all())
+        if due:
             with suppress(Exception):  # of a manifest that this scan does not need
-                self.memory.keep(key, _Held.of(read(alike), alike, len(manifests)))
+                self.memory.keep(place, _Held.of(read(near), near, len(manifests)))
         return entries
+
+
+def _bounds(
+    slices: Sequence[Ints], read: Callable[[Ints], EntriesTable], columns: Collection[Column], manifests: int
+) -> Mapping[int, ColumnStats]:
+    """The statistics of columns for each manifest of these slices; nothing is known of the others."""
+    parts: list[StatsTable] = []
+    at = np.full(manifests, -1, dtype=np.int64)
+    for rows in slices:
+        entries = read(rows)
+        if len(entries):
+            at[rows] = np.arange(len(rows)) + sum(part.length for part in parts)
+            counts = np.bincount(entries.ints("manifest"), minlength=manifests)[rows]
+            parts.append(grouped_stats(file_stats(entries, columns), counts))
+    return concat_stats(parts, at).columns if parts else {}

@@ -23,7 +23,7 @@ Plans, which know JSON and callers but no HTTP, in reading order:
 
 The server:
 
-- ``wire``: paths, callers, errors and encodings of HTTP requests and responses.
+- ``wire``: paths, names, callers, errors and encodings of HTTP requests and responses.
 - ``policy``: which tables are planned by the server.
 - ``limits``: bodies, plans at once, deadlines, and the stores that may be read.
 - ``records``: audit records, metrics and logs.

@@ -15,21 +15,17 @@ import asyncio
 import gzip
 import hashlib
 import json
-import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from operator import eq
 from typing import Any, TypeAlias, cast
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs
 
 from cachetools import LRUCache
 from pydantic import TypeAdapter
 from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
@@ -44,28 +40,34 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import IcebergBaseModel
+from sqlalchemy import bindparam, select
 from starlette.requests import Request
 from starlette.responses import Response
 
-from floeplan.errors import BadInputError, FloeplanError
 from floeplan.metadata.files import read_file
 from floeplan.rest.limits import AllowedStores, ServerLimits, retrieve_exception
-from floeplan.rest.policy import MODE_KEY, PlanningPolicy
+from floeplan.rest.policy import MODE_KEY, PlanningPolicy, has_float_partitions
 from floeplan.rest.wire import (
+    NAMESPACE_SEPARATOR,
+    Identifier,
     RestError,
     TablePath,
+    body_identifier,
+    catalog_error,
+    checked_levels,
+    checked_name,
+    checked_strings,
     encoded_response,
     json_object,
     json_response,
     limited_body,
+    namespace_levels,
     raw_path,
+    table_identifier,
     tagged,
-    unavailable,
 )
-from floeplan.text import reason
 from floeplan.transaction.metadata_json import losses, writable_metadata
 
-Identifier: TypeAlias = tuple[str, ...]
 Loading: TypeAlias = "asyncio.Future[Table]"
 
 _NAMESPACES = "/v1/{prefix}/namespaces"
@@ -90,50 +92,23 @@ ENDPOINTS = (
     f"POST {_TABLE}/plan",
     f"POST {_TABLE}/tasks",
 )
-_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
-    (NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
-    (NoSuchTableError, 404, "NoSuchTableException"),
-    (FileNotFoundError, 404, "NotFoundException"),  # the metadata file of a table
-    (NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
-    (TableAlreadyExistsError, 409, "AlreadyExistsException"),
-    (NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
-    (CommitStateUnknownException, 500, "CommitStateUnknownException"),
-    (CommitFailedException, 409, "CommitFailedException"),
-    (BadInputError, 400, "BadRequestException"),
-    (NotImplementedError, 406, "UnsupportedOperationException"),
-    (ValueError, 400, "BadRequestException"),  # pydantic's validation errors included
-)
 _SERVER_PROPERTIES = ("py-io-impl", "write.py-location-provider.impl")
 """Table properties that name code which PyIceberg would import and run in the server."""
 _STORE_PREFIXES = ("s3.", "gcs.", "adls.", "client.", "hdfs.", "oss.", "hf.")
 """Table properties that PyIceberg adds to those of the catalog: they could send the server's credentials elsewhere."""
 _EXISTS = "exists"
 """The property by which PyIceberg's SQL catalog marks a namespace that has no other."""
-_WORDINGS = (
-    (re.compile(r"current schema id has changed: expected (\S+), found"), r"current schema changed: expected id \1 !="),
-    (
-        re.compile(r"default spec id has changed: expected (\S+), found"),
-        r"default partition spec changed: expected id \1 !=",
-    ),
-    (
-        re.compile(r"default sort order id has changed: expected (\S+), found"),
-        r"default sort order changed: expected id \1 !=",
-    ),
-    (
-        re.compile(r"last assigned (field|partition) id has changed: expected (\S+), found"),
-        r"last assigned \1 id changed: expected id \2 !=",
-    ),
-    (re.compile(r"^Table UUID does not match"), "Requirement failed: UUID does not match"),
-    (re.compile(r"^Table already exists$"), "Requirement failed: table already exists"),
-)
-"""Failed requirements in the words of Iceberg's Java library, which users look for."""
 _HARMLESS = ("last-column-id",)
 """Deprecated fields of updates, which say what the schema says too."""
 _UPDATES = TypeAdapter(tuple[TableUpdate, ...])
 _REQUIREMENTS = TypeAdapter(tuple[TableRequirement, ...])
+_PLACE = ("catalog_name", "table_namespace", "table_name")
+_METADATA_LOCATION = select(IcebergTables.metadata_location).where(
+    *(getattr(IcebergTables, name) == bindparam(name) for name in _PLACE)
+)
+"""Built once: every plan asks for it."""
 _THREADS, _MOST_TABLES = 8, 64
 _GZIP = b"\x1f\x8b"
-_SEPARATOR = "\x1f"
 
 
 class CatalogBackend:
@@ -162,7 +137,7 @@ class CatalogBackend:
             RestError: There is no such table, or the catalog failed.
         """
         _refuse_browsers(request)
-        name = _identifier(target)
+        name = table_identifier(target)
         # Requests that arrive before a load begins share it: it returns a state of the table not older than they are.
         load = self._next_loads.get(name)
         if load is None:
@@ -183,7 +158,7 @@ class CatalogBackend:
 
     def table_name(self, target: TablePath) -> str:
         """The dotted name of a table, which patterns are matched against."""
-        return ".".join(_identifier(target))
+        return ".".join(table_identifier(target))
 
     async def report(self, request: Request, body: bytes) -> Response:
         """Accept a metrics report."""
@@ -204,7 +179,7 @@ class CatalogBackend:
         path, method = raw_path(request), request.method
         query = {key: values[-1] for key, values in parse_qs(request.url.query, keep_blank_values=True).items()}
         if target is not None and not target.prefix and not target.action:
-            return self._of_table(method, _identifier(target), body, query, request)
+            return self._of_table(method, table_identifier(target), body, query, request)
         match [method, *path.removeprefix("/v1/").split("/")]:
             case ["GET", "config"]:
                 return self._config
@@ -215,19 +190,19 @@ class CatalogBackend:
             case ["POST", "namespaces"]:
                 return lambda: self._create_namespace(body)
             case ["GET", "namespaces", segment]:
-                return lambda: self._load_namespace(_levels(segment))
+                return lambda: self._load_namespace(namespace_levels(segment))
             case ["HEAD", "namespaces", segment]:
-                return lambda: self._namespace_exists(_levels(segment))
+                return lambda: self._namespace_exists(namespace_levels(segment))
             case ["DELETE", "namespaces", segment]:
-                return lambda: self._drop_namespace(_levels(segment))
+                return lambda: self._drop_namespace(namespace_levels(segment))
             case ["POST", "namespaces", segment, "properties"]:
-                return lambda: self._update_namespace(_levels(segment), body)
+                return lambda: self._update_namespace(namespace_levels(segment), body)
             case ["GET", "namespaces", segment, "tables"]:
-                return lambda: self._list_tables(_levels(segment))
+                return lambda: self._list_tables(namespace_levels(segment))
             case ["POST", "namespaces", segment, "tables"]:
-                return lambda: self._create_table(_levels(segment), body)
+                return lambda: self._create_table(namespace_levels(segment), body)
             case ["POST", "namespaces", segment, "register"]:
-                return lambda: self._register(_levels(segment), body)
+                return lambda: self._register(namespace_levels(segment), body)
         message = f"this catalog does not serve {method} {path}"
         raise RestError(404, "NoSuchEndpointException", message, cause="endpoint")
 
@@ -253,17 +228,7 @@ class CatalogBackend:
         except RestError:
             raise
         except Exception as error:
-            for kind, status, type_ in _ERRORS:
-                if isinstance(error, kind):
-                    raise RestError(status, type_, _worded(reason(error, lines=2, with_class=False))) from error
-            if isinstance(error, FloeplanError) and not error.retryable:
-                raise RestError(400, "BadRequestException", error.message) from error
-            message = f"the catalog failed: {type(error).__name__}; see the log of the server"
-            raise (
-                unavailable(message, "catalog")
-                if retry
-                else RestError(500, "InternalServerError", message, cause="catalog")
-            ) from error
+            raise catalog_error(error, retry=retry) from error
 
     # --- configuration and namespaces
 
@@ -272,7 +237,7 @@ class CatalogBackend:
         return json_response({"defaults": {}, "overrides": overrides, "endpoints": list(ENDPOINTS)})
 
     def _list_namespaces(self, parent: str) -> Response:
-        levels = tuple(parent.split(_SEPARATOR)) if parent else ()
+        levels = tuple(parent.split(NAMESPACE_SEPARATOR)) if parent else ()
         if levels:
             self._check_namespace(levels)
         return json_response({"namespaces": sorted(map(list, self._catalog.list_namespaces(levels)))})
@@ -283,7 +248,7 @@ class CatalogBackend:
             raise NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(levels)}")
 
     def _create_namespace(self, body: Mapping[str, Any]) -> Response:
-        levels, properties = _checked_levels(body.get("namespace")), _strings(body.get("properties"))
+        levels, properties = checked_levels(body.get("namespace")), checked_strings(body.get("properties"))
         if self._catalog.namespace_exists(levels):
             raise NamespaceAlreadyExistsError(f"Namespace already exists: {'.'.join(levels)}")
         # The SQL catalog knows a namespace by its properties: without this one, removing the last would remove it.
@@ -308,7 +273,7 @@ class CatalogBackend:
         return Response(status_code=204)
 
     def _update_namespace(self, levels: Identifier, body: Mapping[str, Any]) -> Response:
-        removals, updates = set(body.get("removals") or ()), _strings(body.get("updates"))
+        removals, updates = set(body.get("removals") or ()), checked_strings(body.get("updates"))
         if both := removals & set(updates):
             raise RestError(422, "UnprocessableEntityException", f"keys both removed and updated: {sorted(both)}")
         self._check_namespace(levels)
@@ -339,12 +304,9 @@ class CatalogBackend:
         """Where the metadata of a table or view is, if the catalog tells that without reading it."""
         if not isinstance(self._catalog, SqlCatalog):
             return None
-        names = IcebergTables.__table__.c
-        columns = (names.catalog_name, names.table_namespace, names.table_name)
-        query = IcebergTables.__table__.select().with_only_columns(names.metadata_location)
+        place = {"catalog_name": self._catalog.name, "table_namespace": ".".join(name[:-1]), "table_name": name[-1]}
         with self._catalog.engine.connect() as connection:
-            place = (self._catalog.name, ".".join(name[:-1]), name[-1])
-            location: str | None = connection.execute(query.where(*map(eq, columns, place))).scalar()
+            location: str | None = connection.execute(_METADATA_LOCATION, place).scalar()
         return location
 
     def _load_table(self, name: Identifier, known_tag: str, accepted: str) -> Response:
@@ -367,15 +329,23 @@ class CatalogBackend:
         return b'%s,"metadata":%s}' % (json.dumps(head).encode()[:-1], self._metadata_file(table.metadata_location))
 
     def _table_config(self, name: Identifier, metadata: TableMetadata) -> dict[str, str]:
-        return {MODE_KEY: self._policy.table_mode(".".join(name), metadata.format_version, metadata.properties)}
+        described = IcebergBaseModel.model_dump_json(metadata, include={"partition_specs", "schemas"})
+        return {
+            MODE_KEY: self._policy.table_mode(
+                ".".join(name),
+                metadata.format_version,
+                metadata.properties,
+                float_partitions=has_float_partitions(json.loads(described)),
+            )
+        }
 
     def _metadata_file(self, location: str) -> bytes:
         data = read_file(location, load_file_io(self._catalog.properties, location))
         return gzip.decompress(data) if data.startswith(_GZIP) else data
 
     def _create_table(self, levels: Identifier, body: Mapping[str, Any]) -> Response:
-        name = (*levels, _checked_name(body.get("name")))
-        properties = _checked_properties(_strings(body.get("properties")))
+        name = (*levels, checked_name(body.get("name")))
+        properties = _checked_properties(checked_strings(body.get("properties")))
         location = body.get("location")
         if location is not None:
             self._stores.check(str(location), self._catalog.properties.get(WAREHOUSE_LOCATION))
@@ -414,17 +384,17 @@ class CatalogBackend:
         return json_response(document)
 
     def _register(self, levels: Identifier, body: Mapping[str, Any]) -> Response:
-        name, location = (*levels, _checked_name(body.get("name"))), str(body.get("metadata-location"))
+        name, location = (*levels, checked_name(body.get("name"))), str(body.get("metadata-location"))
         self._stores.check(location, self._catalog.properties.get(WAREHOUSE_LOCATION))
         # Before PyIceberg loads the table and does what its properties say.
         metadata = json_object(self._metadata_file(location))
-        _checked_properties(_strings(metadata.get("properties")))
+        _checked_properties(checked_strings(metadata.get("properties")))
         self._check_new(name)
         table = self._catalog.register_table(name, location, overwrite=bool(body.get("overwrite")))
         return tagged(encoded_response(self._loaded(table), ""), self._tag(table))
 
     def _rename(self, body: Mapping[str, Any]) -> Response:
-        source, destination = (_body_identifier(body.get(key)) for key in ("source", "destination"))
+        source, destination = (body_identifier(body.get(key)) for key in ("source", "destination"))
         if not self._catalog.table_exists(source):
             raise NoSuchTableError(f"Table does not exist: {'.'.join(source)}")
         self._check_new(destination)
@@ -445,7 +415,7 @@ class CatalogBackend:
         _check_known(raw_requirements, json.loads(_REQUIREMENTS.dump_json(requirements, by_alias=True)))
         for update in raw_updates:
             if update.get("action") == "set-properties":
-                _checked_properties(_strings(update.get("updates")))
+                _checked_properties(checked_strings(update.get("updates")))
             elif update.get("action") == "set-location":
                 self._stores.check(str(update.get("location")), self._catalog.properties.get(WAREHOUSE_LOCATION))
         creates = any(requirement.get("type") == "assert-create" for requirement in raw_requirements)
@@ -473,42 +443,6 @@ def _refuse_browsers(request: Request) -> None:
         raise RestError(403, "ForbiddenException", "requests of web pages are refused", cause="browser")
 
 
-def _identifier(target: TablePath) -> Identifier:
-    return (*_levels(target.namespace), _checked_name(unquote(target.table)))
-
-
-def _levels(segment: str) -> Identifier:
-    return _checked_levels(unquote(segment).split(_SEPARATOR))
-
-
-def _checked_levels(levels: object) -> Identifier:
-    if not isinstance(levels, list) or not levels:
-        raise RestError(400, "BadRequestException", "a namespace must be a list of names")
-    return tuple(map(_checked_name, levels))
-
-
-def _checked_name(name: object) -> str:
-    """A name that PyIceberg's catalogs keep apart from others: they join levels with dots."""
-    if not isinstance(name, str) or not name or "." in name:
-        message = f"{name!r} cannot be a name in this catalog: a name must not be empty or contain a dot"
-        raise RestError(400, "BadRequestException", message)
-    return name
-
-
-def _body_identifier(document: object) -> Identifier:
-    if not isinstance(document, dict):
-        raise RestError(400, "BadRequestException", "a table must be named by namespace and name")
-    return (*_checked_levels(document.get("namespace")), _checked_name(document.get("name")))
-
-
-def _strings(document: object) -> dict[str, str]:
-    if document is None:
-        return {}
-    if not isinstance(document, dict) or not all(isinstance(value, str) for value in document.values()):
-        raise RestError(400, "BadRequestException", "properties must be an object of strings")
-    return dict(document)
-
-
 def _checked_properties(properties: dict[str, str]) -> dict[str, str]:
     for name in properties:
         if name in _SERVER_PROPERTIES or name.startswith(_STORE_PREFIXES):
@@ -519,12 +453,6 @@ def _checked_properties(properties: dict[str, str]) -> dict[str, str]:
 
 def _given(model: Any, document: object, default: Any) -> Any:
     return default if document is None else model.model_validate(document)
-
-
-def _worded(message: str) -> str:
-    for pattern, words in _WORDINGS:
-        message = pattern.sub(words, message)
-    return message
 
 
 def _check_defaults(schema: Any) -> None:

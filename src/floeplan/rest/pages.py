@@ -15,10 +15,11 @@ fixed, binary        hexadecimal, and so are bounds: ``{"keys": [ids], "values":
 ===================  =================================================================================
 
 PyIceberg 0.12 cannot parse null partition values. It gets an empty partition for such files: it uses partition values
-only for identity fields whose column the file lacks, and fails there, so it never reads a wrong value.
+only for identity fields whose column the file lacks, and fails there, so it never reads a wrong value. It takes a
+missing residual for ``true`` and is slow to parse one, so that is left out.
 
-Fail-safe: a partition value that JSON or the clients cannot express (NaN, a year beyond 9999) is an error, never null:
-engines read identity columns from it.
+Fail-safe: a partition value that JSON cannot express (NaN, a year beyond 9999) is an error for other clients, never
+null: engines read identity columns from it. ``policy`` leaves tables with such types to their clients.
 """
 
 from __future__ import annotations
@@ -104,13 +105,13 @@ class PlanFiles:
         breaks = np.flatnonzero(np.diff((ends + shorter) // page_bytes)) + 1
         return [0, *breaks.tolist(), len(self)]
 
-    def page(self, start: int, end: int, *, null_partitions: bool) -> tuple[bytes, bytes]:
+    def page(self, start: int, end: int, *, pyiceberg: bool) -> tuple[bytes, bytes]:
         """The JSON arrays ``file-scan-tasks`` and ``delete-files`` of a range of files.
 
         Args:
             start: The first file.
             end: One past the last file.
-            null_partitions: Whether the client can parse null partition values.
+            pyiceberg: Whether the client is PyIceberg.
         """
         count = end - start
         if not count:
@@ -119,24 +120,25 @@ class PlanFiles:
         details = EntriesTable(self.details.table.slice(start, count), {})
         offsets = self.files.matches.offsets[start : end + 1]
         used, references = np.unique(self.files.matches.deletes[offsets[0] : offsets[-1]], return_inverse=True)
+        omitted = "true" if pyiceberg else None
+        residuals = ["" if text == omitted else f',"residual-filter":{text}' for text in self.residuals]
         pieces = [
             '{"data-file":{',
-            *self._content(entries, null_partitions),
+            *self._content(entries, pyiceberg),
             _listed("split-offsets", details.array("split_offsets")),
             *(_stats_texts(details, self.stats) if self.stats else ()),
             "}",
             *([_references(references, offsets - offsets[0])] if len(used) else ()),
-            ',"residual-filter":',
-            pa.array(self.residuals, _TEXT).take(pa.array(self.files.residual_of[start:end])),
+            pa.array(residuals, _TEXT).take(pa.array(self.files.residual_of[start:end])),
             "},",
         ]
         deletes = b"[]"
         if len(used):
-            content = self._content(self.files.deletes.take(used), null_partitions)
+            content = self._content(self.files.deletes.take(used), pyiceberg)
             deletes = _array_bytes(["{", *content, "},"], len(used))
         return _array_bytes(pieces, count), deletes
 
-    def _content(self, entries: EntriesTable, null_partitions: bool) -> list[Texts | str]:
+    def _content(self, entries: EntriesTable, pyiceberg: bool) -> list[Texts | str]:
         """The keys that data files and delete files share, and those of delete files."""
         pieces: list[Texts | str] = [
             '"spec-id":',
@@ -148,7 +150,7 @@ class PlanFiles:
             ',"file-format":"',
             pc.utf8_lower(entries.array("file_format")),
             '","partition":',
-            self._partitions(entries, null_partitions),
+            self._partitions(entries, pyiceberg),
             ',"file-size-in-bytes":',
             _numbers(entries.array("file_size_in_bytes")),
             ',"record-count":',
@@ -169,12 +171,12 @@ class PlanFiles:
             pieces.append(_listed("equality-ids", entries.array("equality_ids")))
         return pieces + _optional("referenced-data-file", entries, "referenced_data_file", _strings)
 
-    def _partitions(self, entries: EntriesTable, null_partitions: bool) -> Texts:
+    def _partitions(self, entries: EntriesTable, pyiceberg: bool) -> Texts:
         """The partition array of each file, in the order of the fields of its spec."""
         spec_id, made = entries.spec_id, None
         for spec in np.unique(spec_id).tolist():
-            fields = [self._partition_value(entries, field) for field in self.union.spec(spec).fields]
-            if null_partitions:
+            fields = [self._partition_value(entries, field, pyiceberg) for field in self.union.spec(spec).fields]
+            if not pyiceberg:
                 fields = [field.fill_null("null") for field in fields]
             joined = [part for field in fields for part in (field, ",")][:-1]
             # A null among the values makes the whole array null.
@@ -182,8 +184,8 @@ class PlanFiles:
             made = texts if made is None else pc.if_else(pa.array(spec_id == spec), texts, made)
         return pa.array([], _TEXT) if made is None else made
 
-    def _partition_value(self, entries: EntriesTable, field: BoundField) -> Texts:
-        """The JSON of one field of the partition tuple; null where the value is null."""
+    def _partition_value(self, entries: EntriesTable, field: BoundField, pyiceberg: bool) -> Texts:
+        """The JSON of one field of the partition tuple; null where the value is null, or has no JSON for PyIceberg."""
         name = partition_column(field.column.field_id)
         # The type of such a field is the type of its source: without the source, clients know no type for it.
         typeless = isinstance(field.transform, IdentityTransform | TruncateTransform)
@@ -200,21 +202,24 @@ class PlanFiles:
             case StringType():
                 return _strings(values)
         encoded = values.dictionary_encode()
-        distinct = [_partition_json(field, type_, value) for value in encoded.dictionary.to_pylist()]
+        distinct = [_partition_json(type_, value) for value in encoded.dictionary.to_pylist()]
+        if None in distinct and not pyiceberg:
+            shown = value_json(type_, from_physical(type_, encoded.dictionary[distinct.index(None)].as_py()))
+            raise UnsupportedError(
+                f"partition field {field.column} has the value {shown}, which a REST client cannot read: "
+                "use scan-planning-mode=client for this table",
+                context={"partition_field": str(field.column)},
+            )
         return pa.array(distinct, _TEXT).take(encoded.indices)
 
 
-def _partition_json(field: BoundField, type_: PrimitiveType, value: object) -> str:
+def _partition_json(type_: PrimitiveType, value: object) -> str | None:
+    """The JSON of a partition value; ``None`` where clients could not parse it."""
     canonical = from_physical(type_, value)
     shown = value_json(type_, canonical)
     # NaN becomes text and a date that Python cannot format a number: clients parse neither.
-    if not isinstance(shown, float if isinstance(canonical, float) else bool | str):
-        raise UnsupportedError(
-            f"partition field {field.column} has the value {shown}, which a REST client cannot read: "
-            "use scan-planning-mode=client for this table",
-            context={"partition_field": str(field.column)},
-        )
-    return json.dumps(shown, ensure_ascii=False)
+    readable = isinstance(shown, float if isinstance(canonical, float) else bool | str)
+    return json.dumps(shown, ensure_ascii=False) if readable else None
 
 
 def _join(pieces: Sequence[Texts | str], rows: int) -> Texts:

@@ -130,8 +130,8 @@ class PlannerOptions:
 class _Plan:
     """A plan in the cache: its files, the report of making it, and its first pages as they were last sent.
 
-    ``size`` is its memory in bytes; ``first`` holds the JSON of a first page by its end and by whether null partition
-    values are sent.
+    ``size`` is its memory in bytes; ``first`` holds the JSON of a first page by its end and by whether it is for
+    PyIceberg.
     """
 
     files: PlanFiles
@@ -141,12 +141,11 @@ class _Plan:
 
     def page(self, start: int, end: int, caller: Caller) -> tuple[bytes, bytes]:
         """A page; that of a small plan is written once, because the same query is often repeated."""
-        nulls = not caller.is_pyiceberg
         if len(self.files) > _FEW_FILES:
-            return self.files.page(start, end, null_partitions=nulls)
-        key = (end, nulls)
+            return self.files.page(start, end, pyiceberg=caller.is_pyiceberg)
+        key = (end, caller.is_pyiceberg)
         if start or key not in self.first:
-            made = self.files.page(start, end, null_partitions=nulls)
+            made = self.files.page(start, end, pyiceberg=caller.is_pyiceberg)
             if start:
                 return made
             self.first[key] = made
@@ -265,7 +264,7 @@ class ScanPlanner:
         plan = self._scan(table, request, snapshot, schemas[0], projected, compiled)
         files = _enough(plan.files, request.min_rows_requested)
         if stats is None and bounds:
-            stats = _unasked_stats(files, projected, self.options.unasked_stats)
+            stats = _unasked_stats(files, projected, schemas[0], self.options.unasked_stats)
         source = self._entries.source if request.incremental else self._entries.of(_snapshot_key(table, snapshot))
         details = _details(plan, files, frozenset(stats or ()), source)
         pages = PlanFiles(
@@ -397,11 +396,16 @@ def _stats_ids(request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> fr
     return frozenset(found)
 
 
-def _unasked_stats(files: PlannedFiles, projected: Schema, most: int) -> frozenset[int]:
-    """All columns, where an engine could answer min and max from statistics: every row matches and none is deleted."""
-    ids = frozenset(leaf_columns(projected)) if len(files) else frozenset()
-    useful = bool((files.states == TriState.TRUE).all()) and not len(files.matches.deletes)
-    return ids if useful and len(files) * len(ids) <= most else frozenset()
+def _unasked_stats(files: PlannedFiles, projected: Schema, schema: Schema, most: int) -> frozenset[int]:
+    """All columns, where an engine could answer min and max from statistics: every row matches and none is deleted.
+
+    Spark tries that before it chooses columns; a request that selects some of them is for a scan of rows.
+    """
+    useful = len(projected.fields) >= len(schema.fields) and bool((files.states == TriState.TRUE).all())
+    ids = (
+        frozenset(leaf_columns(projected)) if useful and len(files) and not len(files.matches.deletes) else frozenset()
+    )
+    return ids if len(files) * len(ids) <= most else frozenset()
 
 
 def _enough(files: PlannedFiles, rows: int | None) -> PlannedFiles:

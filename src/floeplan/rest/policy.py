@@ -8,6 +8,8 @@ Rule: ``client`` for every table, unless a pattern of the command line or a tabl
 3. Otherwise the patterns decide.
 4. Format 3 also needs ``--plan-format-3``: clients write row lineage wrong from server-side plans (iceberg#17319),
    because a plan carries no sequence numbers. Formats that this version does not know are never planned here.
+5. A table with identity partitions of a float or double needs the table property: NaN and infinity have no form in
+   JSON that Iceberg's Java client parses, and it reads the column from the partition value.
 
 Fail-safe: the mode is advice for clients that load the table now. A client that loaded it earlier still gets its plans.
 """
@@ -19,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 CLIENT, SERVER = "client", "server"
 MODE_KEY = "scan-planning-mode"
@@ -52,14 +55,17 @@ class PlanningPolicy:
         """The mode of the catalog, for clients that read no mode per table (PyIceberg 0.12)."""
         return SERVER if (self.plan or self.plan_format_3) and not self.is_off else CLIENT
 
-    def table_mode(self, name: str, format_version: int, properties: Mapping[str, str]) -> str:
+    def table_mode(
+        self, name: str, format_version: int, properties: Mapping[str, str], *, float_partitions: bool = False
+    ) -> str:
         """The mode of one table."""
         chosen = str(properties.get(TABLE_PROPERTY, "")).lower()
         if self.is_off or chosen == CLIENT:
             return CLIENT
         if format_version == 3:
-            return SERVER if _matches(name, self.plan_format_3) else CLIENT
-        if format_version not in (1, 2):
+            sendable = chosen == SERVER or not float_partitions
+            return SERVER if sendable and _matches(name, self.plan_format_3) else CLIENT
+        if format_version not in (1, 2) or (float_partitions and chosen != SERVER):
             return CLIENT
         return SERVER if chosen == SERVER or _matches(name, self.plan) else CLIENT
 
@@ -67,6 +73,26 @@ class PlanningPolicy:
         """Changes whenever the mode of an unchanged table may change; part of ETags."""
         state = repr((self.plan, self.plan_format_3, self.is_off))
         return hashlib.sha256(state.encode()).hexdigest()[:8]
+
+
+def has_float_partitions(metadata: Mapping[str, Any]) -> bool:
+    """Whether a partition spec of a metadata document has the identity of a float or double column."""
+    # Format 1 may have a single schema and a single spec, which is a list of fields.
+    specs = metadata.get("partition-specs") or [{"fields": metadata.get("partition-spec") or ()}]
+    fields = [field for spec in specs for field in spec.get("fields") or ()]
+    sources = {field.get("source-id") for field in fields if field.get("transform") == "identity"}
+    types = [metadata.get("schemas") or metadata.get("schema")] if sources else []
+    while types:
+        match types.pop():
+            case list(several):
+                types += several
+            case {"id": int(field_id), "type": "float" | "double"} if field_id in sources:
+                return True
+            case {"type": dict(nested)}:
+                types.append(nested)
+            case {"fields": list(nested)}:
+                types += nested
+    return False
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -34,7 +34,7 @@ from starlette.responses import Response, StreamingResponse
 
 from floeplan.rest.json_members import JsonMembers
 from floeplan.rest.limits import AllowedStores, ServerLimits
-from floeplan.rest.policy import MODE_KEY, PlanningPolicy
+from floeplan.rest.policy import MODE_KEY, PlanningPolicy, has_float_partitions
 from floeplan.rest.wire import (
     RestError,
     TablePath,
@@ -255,7 +255,12 @@ class ProxyBackend:
     def _text_with_mode(self, text: str, name: str) -> str:
         members = JsonMembers.of(text)
         metadata = members.values.get("metadata") or {}
-        mode = self._policy.table_mode(name, int(metadata.get("format-version", 0)), metadata.get("properties") or {})
+        mode = self._policy.table_mode(
+            name,
+            int(metadata.get("format-version", 0)),
+            metadata.get("properties") or {},
+            float_partitions=has_float_partitions(metadata),
+        )
         return members.replaced("config", dict(members.values.get("config") or {}) | {MODE_KEY: mode})
 
     # --- planning

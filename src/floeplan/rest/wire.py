@@ -1,4 +1,4 @@
-"""Requests and responses of the Iceberg REST protocol: paths, callers, errors and content encodings.
+"""Requests and responses of the Iceberg REST protocol: paths, names, callers, errors and content encodings.
 
 Paths are matched as they were sent: a namespace is one percent-encoded segment whose separator the catalog chooses, so
 nothing is decoded to route a request. Errors have the JSON of the protocol; clients decide by status whether to retry:
@@ -13,11 +13,20 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import deflate
 import zstandard
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,7 +34,11 @@ from starlette.responses import Response
 from floeplan.errors import BadInputError, CorruptError, FloeplanError, UnknownTableError, UnsupportedError
 from floeplan.rest.planner import Caller
 from floeplan.rest.tokens import NoSuchPlanTaskError
+from floeplan.text import reason
 
+Identifier: TypeAlias = tuple[str, ...]
+"""The levels of a namespace, with or without the name of a table."""
+NAMESPACE_SEPARATOR = "\x1f"
 RETRY_AFTER_SECONDS = 1
 SMALLEST_COMPRESSED = 1024
 """Bodies below this size are sent as they are: compressing them saves no packet."""
@@ -36,6 +49,37 @@ _TABLE = re.compile(
 )
 _PRODUCT = re.compile(r"([A-Za-z][\w.+-]*)/(\S+)")
 _ICEBERG_JAVA = re.compile(r"Apache Iceberg (\S+)")
+_CATALOG_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
+    (NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
+    (NoSuchTableError, 404, "NoSuchTableException"),
+    (FileNotFoundError, 404, "NotFoundException"),  # the metadata file of a table
+    (NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
+    (TableAlreadyExistsError, 409, "AlreadyExistsException"),
+    (NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
+    (CommitStateUnknownException, 500, "CommitStateUnknownException"),
+    (CommitFailedException, 409, "CommitFailedException"),
+    (BadInputError, 400, "BadRequestException"),
+    (NotImplementedError, 406, "UnsupportedOperationException"),
+    (ValueError, 400, "BadRequestException"),  # pydantic's validation errors included
+)
+_WORDINGS = (
+    (re.compile(r"current schema id has changed: expected (\S+), found"), r"current schema changed: expected id \1 !="),
+    (
+        re.compile(r"default spec id has changed: expected (\S+), found"),
+        r"default partition spec changed: expected id \1 !=",
+    ),
+    (
+        re.compile(r"default sort order id has changed: expected (\S+), found"),
+        r"default sort order changed: expected id \1 !=",
+    ),
+    (
+        re.compile(r"last assigned (field|partition) id has changed: expected (\S+), found"),
+        r"last assigned \1 id changed: expected id \2 !=",
+    ),
+    (re.compile(r"^Table UUID does not match"), "Requirement failed: UUID does not match"),
+    (re.compile(r"^Table already exists$"), "Requirement failed: table already exists"),
+)
+"""Failed requirements in the words of Iceberg's Java library, which users look for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +167,20 @@ def planning_error(error: Exception) -> RestError:
         return unavailable(error.message, "storage")
     # The message of an unforeseen exception may hold anything; it is logged, not sent.
     return unavailable(f"planning failed: {type(error).__name__}; see the log of the server", "unexpected")
+
+
+def catalog_error(error: Exception, *, retry: bool) -> RestError:
+    """The response for an exception of a PyIceberg catalog; ``retry`` says whether it can simply be tried again."""
+    for kind, status, type_ in _CATALOG_ERRORS:
+        if isinstance(error, kind):
+            message = reason(error, lines=2, with_class=False)
+            for pattern, words in _WORDINGS:
+                message = pattern.sub(words, message)
+            return RestError(status, type_, message)
+    if isinstance(error, FloeplanError) and not error.retryable:
+        return RestError(400, "BadRequestException", error.message)
+    message = f"the catalog failed: {type(error).__name__}; see the log of the server"
+    return unavailable(message, "catalog") if retry else RestError(500, "InternalServerError", message, cause="catalog")
 
 
 def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -245,3 +303,47 @@ def decoded(segment: str, separators: tuple[str, ...]) -> tuple[str, ...]:
     for separator in separators:
         text = text.replace(separator, "\x1f")
     return tuple(text.split("\x1f"))
+
+
+# --- names in catalog mode
+
+
+def table_identifier(target: TablePath) -> Identifier:
+    """The namespace and name of a table path."""
+    return (*namespace_levels(target.namespace), checked_name(unquote(target.table)))
+
+
+def namespace_levels(segment: str) -> Identifier:
+    """The levels of a namespace segment of a path."""
+    return checked_levels(unquote(segment).split(NAMESPACE_SEPARATOR))
+
+
+def checked_levels(levels: object) -> Identifier:
+    """The levels of a namespace in a body."""
+    if not isinstance(levels, list) or not levels:
+        raise RestError(400, "BadRequestException", "a namespace must be a list of names")
+    return tuple(map(checked_name, levels))
+
+
+def checked_name(name: object) -> str:
+    """A name that PyIceberg's catalogs keep apart from others: they join levels with dots."""
+    if not isinstance(name, str) or not name or "." in name:
+        message = f"{name!r} cannot be a name in this catalog: a name must not be empty or contain a dot"
+        raise RestError(400, "BadRequestException", message)
+    return name
+
+
+def body_identifier(document: object) -> Identifier:
+    """The namespace and name of a table in a body."""
+    if not isinstance(document, dict):
+        raise RestError(400, "BadRequestException", "a table must be named by namespace and name")
+    return (*checked_levels(document.get("namespace")), checked_name(document.get("name")))
+
+
+def checked_strings(document: object) -> dict[str, str]:
+    """Properties in a body."""
+    if document is None:
+        return {}
+    if not isinstance(document, dict) or not all(isinstance(value, str) for value in document.values()):
+        raise RestError(400, "BadRequestException", "properties must be an object of strings")
+    return dict(document)

@@ -332,9 +332,7 @@ class _Planner:
             if not columnar and self.compiled.predicate != TRUE:
                 slice_of = np.cumsum(self.reader.manifests.length[rows]) // _SLICE_BYTES
                 slices = np.split(rows, np.flatnonzero(np.diff(slice_of)) + 1)
-            # Decoding drops DELETED entries for free; dropping cached ones would copy every column, and evaluation
-            # leaves them out anyway.
-            read = partial(self.reader.entries, columns=columns, live=self.reader.cache is None)
+            read = partial(self.reader.entries, columns=columns)
             files = concat_evaluated([evaluate_files(self.predicate, read(part)) for part in slices])
         kept, proven = len(files.entries), int((files.states == TriState.TRUE).sum())
         elapsed = _milliseconds_since(clock)

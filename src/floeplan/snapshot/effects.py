@@ -93,11 +93,15 @@ def evaluate_conjuncts(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The tri-state of a predicate, and of each of its conjuncts, for many containers."""
+    """The tri-state of a predicate, and of each of its conjuncts, for many containers.
+
+    ``by_partition`` has the tri-state of each conjunct by partition values alone, if other statistics were used too.
+    """
 
     tri: Tri
     conjuncts: tuple[IrExpr, ...]
     parts: tuple[Tri, ...]
+    by_partition: tuple[Tri, ...] | None = None
 
     def proven(self, rows: npt.NDArray[np.intp]) -> Mask:
         """For each of these containers and each conjunct, whether every row satisfies it."""
@@ -214,12 +218,14 @@ class ConjunctEffect:
 
 
 def manifest_effects(evaluation: Evaluation, chosen: Mask, spec_id: npt.NDArray[Any]) -> tuple[ConjunctEffect, ...]:
-    """The effects of pass 1, in which partition summaries are the only statistic."""
+    """The effects of pass 1: of partition summaries, and of bounds where manifests have them."""
     specs = _masks_by_spec(spec_id, chosen)
     found = []
-    for conjunct, part in zip(evaluation.conjuncts, evaluation.parts, strict=True):
-        decided = ~part.keep | part.all_match
-        by_spec = {i: Decisions(_count(of), _count(of & ~part.keep), _count(of & decided)) for i, of in specs.items()}
+    alone = evaluation.parts if evaluation.by_partition is None else evaluation.by_partition
+    for conjunct, part, partition in zip(evaluation.conjuncts, evaluation.parts, alone, strict=True):
+        by_partition = ~partition.keep | partition.all_match
+        masks = (~part.keep, by_partition, (~part.keep | part.all_match) & ~by_partition)
+        by_spec = {i: Decisions(_count(of), *(_count(of & mask) for mask in masks)) for i, of in specs.items()}
         found.append(ConjunctEffect(conjunct, by_spec))
     return tuple(found)
 

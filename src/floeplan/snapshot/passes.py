@@ -13,7 +13,7 @@ Fail-safe: a leaf about which nothing is known keeps the file; a spec that the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ from floeplan.partition.union import UnionPartitionType, partition_answer
 from floeplan.predicate.build import and_, conjuncts
 from floeplan.predicate.evaluate import answer_leaf
 from floeplan.predicate.ir import Column, IrExpr
-from floeplan.predicate.stats import StatsTable, Tri, to_mask
+from floeplan.predicate.stats import StatsTable, Tri, kleene, to_mask
 from floeplan.snapshot.effects import (
     ConjunctEffect,
     Evaluation,
@@ -69,17 +69,24 @@ def evaluate_manifests(
 ) -> Evaluation:
     """Pass 1: evaluate the partition summaries of all specs; manifests without live files never match.
 
-    ``bounds`` are statistics of columns for each manifest, which metadata trees have instead of summaries.
+    ``bounds`` are statistics of columns for each manifest, which metadata trees have instead of summaries, and which
+    servers compute.
     """
     live = ~((manifests.added_files == 0) & (manifests.existing_files == 0))
     stats = manifest_stats(manifests, predicate.fields, live)
     fields = [field.bound for field in predicate.fields]
 
-    def answer(leaf: IrExpr) -> Tri:
-        by_partition = partition_answer(leaf, fields, stats)
-        return by_partition if bounds is None else by_partition.refine(answer_leaf(leaf, bounds))
+    known: dict[int, Tri] = {}
 
-    return evaluate_conjuncts(predicate.expr, live, answer)
+    def by_partition(leaf: IrExpr) -> Tri:
+        if id(leaf) not in known:
+            known[id(leaf)] = partition_answer(leaf, fields, stats)
+        return known[id(leaf)]
+
+    if bounds is None:
+        return evaluate_conjuncts(predicate.expr, live, by_partition)
+    both = evaluate_conjuncts(predicate.expr, live, lambda leaf: by_partition(leaf).refine(answer_leaf(leaf, bounds)))
+    return replace(both, by_partition=tuple(kleene(operand, live, by_partition) for operand in both.conjuncts))
 
 
 def evaluate_entries(predicate: Predicate, entries: EntriesTable) -> Evaluation:

@@ -29,7 +29,7 @@ from pyiceberg.types import NestedField
 from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
 from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.files import MAX_WORKERS, read_files
-from floeplan.metadata.held import EntriesSource
+from floeplan.metadata.held import EntriesSource, HeldEntries
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import (
     DELETES,
@@ -211,7 +211,11 @@ class SnapshotReader:
         return np.flatnonzero(chosen if keep is None else chosen & keep)
 
     def manifest_bounds(self, columns: Mapping[int, Column]) -> StatsTable | None:
-        """The statistics of columns that a metadata tree keeps of each manifest; manifest lists have none."""
+        """The statistics of columns for each manifest, if a metadata tree or a memory of entries has them."""
+        if isinstance(self.cache, HeldEntries):
+            return self.cache.manifest_bounds(
+                self.manifests, self.union, columns, io=self.io, max_workers=self.max_workers
+            )
         leaf_stats = getattr(self.root, "leaf_stats", None)
         return None if leaf_stats is None else leaf_stats(columns)
 

@@ -3,6 +3,7 @@
 - ``manifest_stats``: one container per manifest, columns are the fields of the union partition tuple.
 - ``partition_stats``: one container per entry, the same columns, exact values.
 - ``file_stats``: one container per entry, columns are the table's, with bounds and counts.
+- ``grouped_stats``: one container per manifest again, from the statistics of its files.
 
 Rule for partition columns: the value is unknown in a container whose spec does not have the field; a field that no
 container has is left out. Fail-safe: what was not written, or cannot be decoded with the column's type, is unknown,
@@ -11,10 +12,11 @@ and unknown keeps the container.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.types import DoubleType, FloatType, UnknownType
 
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
@@ -22,8 +24,8 @@ from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.values import decode_bounds
 from floeplan.partition.union import UnionField
 from floeplan.predicate.ir import Column
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
-from floeplan.vectors import Mask, valid_mask
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, take
+from floeplan.vectors import Ints, Mask, integers, valid_mask
 
 _ABSENT = -1
 
@@ -98,3 +100,67 @@ def file_stats(entries: EntriesTable, columns: Iterable[Column]) -> StatsTable:
         lower, upper = decode_bounds(type_, entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}"))
         stats[field_id] = ColumnStats.from_counts(rows, nulls, nans, lower, upper)
     return StatsTable(len(entries), stats, rows != 0)
+
+
+def grouped_stats(files: StatsTable, counts: Ints) -> StatsTable:
+    """The statistics of groups of consecutive files; ``counts`` has the number of files of each group.
+
+    A group has a bound where every file of it that may have an ordinary value has one.
+    """
+    starts, present = (np.cumsum(counts) - counts)[counts > 0], counts > 0
+
+    def any_of(mask: Mask) -> Mask:
+        found = np.zeros(len(counts), dtype=np.bool_)
+        if len(starts):
+            found[present] = np.logical_or.reduceat(mask, starts)
+        return found
+
+    def extreme(bound: Bound | None, may_value: Mask, *, least: bool) -> Bound | None:
+        if bound is None or not len(starts):
+            return None
+        # By rank, which every type of bound has; files without a value are last.
+        values = bound.values
+        order = np.argsort(values) if isinstance(values, np.ndarray) else integers(pc.sort_indices(values))
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        used = may_value & bound.valid
+        last = len(order) - 1 if least else 0
+        reduce = np.minimum if least else np.maximum
+        rows = np.zeros(len(counts), dtype=np.int64)
+        rows[present] = order[reduce.reduceat(np.where(used, rank, last), starts)]
+        return Bound(take(values, rows), any_of(used) & ~any_of(may_value & ~bound.valid))
+
+    columns = {}
+    for field_id, stats in files.columns.items():
+        null, nan, value = (may & files.nonempty for may in (stats.may_null, stats.may_nan, stats.may_value))
+        lower, upper = extreme(stats.lower, value, least=True), extreme(stats.upper, value, least=False)
+        columns[field_id] = ColumnStats(any_of(null), any_of(nan), any_of(value), lower, upper)
+    return StatsTable(len(counts), columns, any_of(files.nonempty))
+
+
+def concat_stats(parts: Sequence[StatsTable], at: Ints) -> StatsTable:
+    """The statistics of consecutive tables of containers, at these rows of them; nothing is known of row -1."""
+    unknown = at < 0
+
+    def joined(masks: Iterable[Mask]) -> Mask:
+        return np.concatenate([*masks, [True]])[at]
+
+    def bound(found: Sequence[Bound | None]) -> Bound | None:
+        known = [one for one in found if one is not None]
+        if len(known) < len(found):
+            return None
+        arrays = [one.values for one in known]
+        values = np.concatenate(arrays) if isinstance(arrays[0], np.ndarray) else pa.concat_arrays(arrays)
+        return Bound(take(values, np.maximum(at, 0)), joined(one.valid for one in known) & ~unknown)
+
+    columns = {}
+    for field_id in set.intersection(*(set(part.columns) for part in parts)):
+        found = [part.columns[field_id] for part in parts]
+        columns[field_id] = ColumnStats(
+            joined(one.may_null for one in found),
+            joined(one.may_nan for one in found),
+            joined(one.may_value for one in found),
+            bound([one.lower for one in found]),
+            bound([one.upper for one in found]),
+        )
+    return StatsTable(len(at), columns)
