@@ -55,7 +55,7 @@ format: setup ## format the code and apply automatic fixes
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: setup ## measure against other engines; write docs/benchmarks.md and bench/ratios.json (SIZE=large; ARGS=--measured uses the last results; ARGS=dml measures one suite and writes nothing)
+bench: setup ## measure against other engines; write docs/benchmarks.md and bench/ratios.json (SIZE=large; ARGS=--measured uses the last results; ARGS=dml measures one suite and replaces its rows)
 	@$(BIN)/python -m bench --size $(SIZE) $(ARGS)
 
 bench-check: setup ## measure, and fail when a ratio is worse than the committed one (ARGS=--measured uses the last results)

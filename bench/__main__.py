@@ -1,7 +1,8 @@
 """`python -m bench [SUITE …] [--size small|default|large]`: measure Floeplan against other tools.
 
-Every suite prints its table and stores its results in results/. A run of all suites also writes docs/benchmarks.md
-and ratios.json from the same results. `--check` writes nothing and compares with ratios.json.
+Every suite prints its table and stores its results in results/. A run of all suites writes docs/benchmarks.md and
+ratios.json from the same results; a run of some suites at the size of the page replaces theirs. `--check` writes
+neither and compares with ratios.json.
 
 A suite is a module `bench_<name>.py` with `run(size) -> list[dict]`. Every row has `suite, case, metric, ours, peer,
 ratio, bar`: `ratio` is ours divided by the peer's, and `bar` the limit for it (or for ours, without a peer), with
@@ -17,7 +18,7 @@ import sys
 
 from bench.check import accept, check
 from bench.measure import measure
-from bench.page import write_page
+from bench.page import published_size, write_page
 from bench.results import HERE, SuiteResult
 
 SIZES = ("small", "default", "large")
@@ -42,7 +43,8 @@ def main() -> int:
         else:
             found.append(result)
             failed += _regressions(result) if arguments.check else []
-    if not (arguments.check or arguments.suite or failed):
+    of_the_page = not arguments.suite or arguments.size == published_size()
+    if found and of_the_page and not (arguments.check or failed):
         accept(found)
         write_page(found)
     for text in failed:

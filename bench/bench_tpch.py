@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SIZES = {"small": 0.05, "default": 1.0, "large": 1.0}
 """The scale factor."""
-TURNS = {"small": 2, "default": 3, "large": 4}
+TURNS = {"small": 2, "default": 2, "large": 4}
 VERSIONS = (2, 3)
 REFRESHED = 1500
 """Orders that a refresh function inserts or deletes, at scale 1."""
@@ -49,7 +49,7 @@ def run(size: str) -> list[dict[str, Any]]:
             for version in VERSIONS:
                 found += _queries(spark, catalog, version, TURNS[size])
             for version in VERSIONS:
-                found += _refresh(spark, catalog, version, files, int(REFRESHED * SIZES[size]))
+                found += _refresh(spark, catalog, version, files, int(REFRESHED * SIZES[size]), TURNS[size])
         finally:
             spark.stop()
     return found
@@ -84,44 +84,56 @@ def _queries(spark: SparkSession, catalog: Catalog, version: int, turns: int) ->
 
 
 def _refresh(
-    spark: SparkSession, catalog: Catalog, version: int, files: dict[str, Path], orders: int
+    spark: SparkSession, catalog: Catalog, version: int, files: dict[str, Path], orders: int, turns: int
 ) -> list[dict[str, Any]]:
-    """RF1 and RF2: each side works on tables of its own, made from the same metadata."""
-    tables = {}
-    for side in ("ours", "theirs"):
-        catalog.create_namespace_if_not_exists(f"refresh{version}_{side}")
-        for name in ("orders", "lineitem"):
-            location = catalog.load_table(f"tpch{version}.{name}").metadata_location
-            tables[side, name] = catalog.register_table(f"refresh{version}_{side}.{name}", location)
-    for name in ("orders", "lineitem"):
-        spark.sql(
-            f"ALTER TABLE {NAME}.refresh{version}_theirs.{name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')"
-        )
+    """RF1 and RF2: each side works on tables of its own in every turn, made from the same metadata."""
     keys = pq.read_table(files["orders"], columns=["o_orderkey"])["o_orderkey"][:orders].to_pylist()
     limits = {"orders": f"o_orderkey <= {keys[-1]}", "lineitem": f"l_orderkey <= {keys[-1]}"}
-    spent = {"RF1": [0.0, 0.0], "RF2": [0.0, 0.0]}
-    for at, side in enumerate(("ours", "theirs")):
-        for name, where in limits.items():
-            source = spark.read.parquet(str(files[name])).where(where)
-            clock = CpuClock()
-            if side == "ours":
-                fp.append(tables[side, name], source, spark=spark)
-            else:
-                source.writeTo(f"{NAME}.refresh{version}_theirs.{name}").append()
-            spent["RF1"][at] += clock.seconds()
-        for name, where in limits.items():
-            clock = CpuClock()
-            if side == "ours":
-                fp.sql(f"DELETE FROM refresh{version}_ours.{name} WHERE {where}", spark=spark, catalog=catalog)
-            else:
-                spark.sql(f"DELETE FROM {NAME}.refresh{version}_theirs.{name} WHERE {where}")
-            spent["RF2"][at] += clock.seconds()
-    counts = [
-        spark.sql(f"SELECT count(*), sum(l_quantity) FROM {NAME}.refresh{version}_{side}.lineitem").collect()
-        for side in ("ours", "theirs")
-    ]
-    assert counts[0] == counts[1]
-    return [_row(f"format {version}, {name}", "CPU s", *both, 0.3) for name, both in spent.items()]
+    best = {name: [float("inf")] * 2 for name in ("RF1", "RF2")}
+    for turn in range(turns):
+        counts = []
+        for at, side in enumerate(("ours", "theirs")):
+            space = f"refresh{version}_{side}_{turn}"
+            for name, seconds in _refreshed(spark, catalog, version, files, limits, space, ours=side == "ours").items():
+                best[name][at] = min(best[name][at], seconds if turn else float("inf"))
+            counts.append(spark.sql(f"SELECT count(*), sum(l_quantity) FROM {NAME}.{space}.lineitem").collect())
+        assert counts[0] == counts[1]
+    return [_row(f"format {version}, {name}", "CPU s", *both, 0.3) for name, both in best.items()]
+
+
+def _refreshed(
+    spark: SparkSession,
+    catalog: Catalog,
+    version: int,
+    files: dict[str, Path],
+    limits: dict[str, str],
+    space: str,
+    *,
+    ours: bool,
+) -> dict[str, float]:
+    """CPU seconds of both functions on new tables of a namespace."""
+    catalog.create_namespace_if_not_exists(space)
+    tables = {}
+    for name in limits:
+        location = catalog.load_table(f"tpch{version}.{name}").metadata_location
+        tables[name] = catalog.register_table(f"{space}.{name}", location)
+        if not ours:
+            mode = "'write.delete.mode'='merge-on-read'"
+            spark.sql(f"ALTER TABLE {NAME}.{space}.{name} SET TBLPROPERTIES ({mode})")
+    sources = {name: spark.read.parquet(str(files[name])).where(where) for name, where in limits.items()}
+    clock = CpuClock()
+    for name, source in sources.items():
+        if ours:
+            fp.append(tables[name], source, spark=spark)
+        else:
+            source.writeTo(f"{NAME}.{space}.{name}").append()
+    inserted = clock.seconds()
+    for name, where in limits.items():
+        if ours:
+            fp.sql(f"DELETE FROM {space}.{name} WHERE {where}", spark=spark, catalog=catalog)
+        else:
+            spark.sql(f"DELETE FROM {NAME}.{space}.{name} WHERE {where}")
+    return {"RF1": inserted, "RF2": clock.seconds() - inserted}
 
 
 def _row(case: str, metric: str, ours: float, theirs: float, bar: float) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def check(result: SuiteResult, again: Callable[[], SuiteResult]) -> dict[str, st
     key = f"{result.suite}-{result.size}"
     old = committed().get(key)
     if old is None:
-        return {key: "no ratios of it are committed; `make bench` without ARGS writes them"}
+        return {key: "no ratios of it are committed; `make bench` writes them"}
     found = worse(old, result.ratios())
     if not found:
         return {}

@@ -1,4 +1,7 @@
-"""Writes docs/benchmarks.md: all suites of one size, with missed bars and losses first."""
+"""Writes docs/benchmarks.md: all suites of one size, with missed bars and losses first.
+
+The page is the record of its results: a run of some suites replaces their rows and reads those of the others from it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import ast
 import re
 
 from bench.picture import PICTURE, compared, picture
-from bench.results import HERE, Row, SuiteResult, machine_text, markdown, verdict, with_floors
+from bench.results import COLUMNS, HERE, Row, SuiteResult, cell, machine_text, markdown, verdict, with_floors
 from bench.v4_picture import write_pictures
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
@@ -14,15 +17,33 @@ LOSSES = ("suite", "case", "metric", "ours", "peer", "ratio", "bar")
 SHORT = ("suite", "size", "measured", "bars met", "bars missed", "beyond reach", "ahead", "behind", "s")
 
 
-def write_page(results: list[SuiteResult]) -> None:
-    PAGE.write_text(page(results))
+def write_page(measured: list[SuiteResult]) -> None:
+    """Write the page and its pictures; suites that were not measured stay as they are on it."""
+    found = {result.suite: result for result in [*published(), *measured] if result.size == measured[0].size}
+    results = [found[suite] for suite in sorted(found)]
+    PAGE.write_text(page(results, machine_text(measured[0].machine)))
     PICTURE.write_text(picture(results))
-    for result in results:
+    for result in measured:
         if result.suite == "v4":
             write_pictures(result)
 
 
-def page(results: list[SuiteResult]) -> str:
+def published() -> list[SuiteResult]:
+    """The results that the page shows, without the machine; none without a page."""
+    text = PAGE.read_text() if PAGE.exists() else ""
+    listed = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (\w+) \| ([\d-]+) \|.*\| (\d+) \|$", text, re.MULTILINE)
+    return [
+        SuiteResult(suite, size, _rows_shown(text, suite), {}, float(seconds), day)
+        for suite, size, day, seconds in listed
+    ]
+
+
+def published_size() -> str | None:
+    """The size of the suites on the page."""
+    return next((result.size for result in published()), None)
+
+
+def page(results: list[SuiteResult], machine: str) -> str:
     missed, behind = _losses(results)
     parts = [
         "---\nhide: [toc]\n---",  # leaves room for the tables
@@ -34,8 +55,8 @@ def page(results: list[SuiteResult]) -> str:
         _verdicts(results, missed),
         f"Size {results[0].size}. Bars are set for `SIZE=default` and `SIZE=large`: on small tables, the "
         "fixed costs of a query weigh more, on both sides. `make bench-check` compares with the ratios "
-        f"in `bench/ratios.json`. This run took {sum(result.seconds for result in results) / 60:.0f} minutes on "
-        f"{machine_text(results[0].machine)}",
+        f"in `bench/ratios.json`. All suites took {sum(result.seconds for result in results) / 60:.0f} minutes on "
+        f"{machine}",
         "## Summary",
         f"![All ratios as dots, one line per suite](images/{PICTURE.name})",
         markdown([_short(result) for result in results], SHORT),
@@ -53,6 +74,19 @@ def page(results: list[SuiteResult]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _rows_shown(text: str, suite: str) -> list[Row]:
+    """The table of a suite, as the page has it."""
+    section = text.split(f"\n## {suite}\n")[1].split("\n## ")[0]
+    _, _, *lines = [line for line in section.splitlines() if line.startswith("|")]
+    rows = []
+    for line in lines:
+        cells = [cell.strip().replace("\\|", "|") or None for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        row: Row = dict(zip(COLUMNS, cells, strict=True))
+        bar, ratio = row["bar"], row["ratio"]
+        rows.append(row | {"bar": bar and bar.replace("**", ""), "ratio": ratio and float(ratio)})
+    return rows
+
+
 def _verdicts(results: list[SuiteResult], missed: list[Row]) -> str:
     """The number of missed bars, and how many of them are beyond reach."""
     bars = sum(verdict(row) is not None for result in results for row in result.rows)
@@ -65,7 +99,7 @@ def _verdicts(results: list[SuiteResult], missed: list[Row]) -> str:
 
 def _short(result: SuiteResult) -> Row:
     verdicts = [verdict(row) for row in result.rows]
-    ratios = [float(row["ratio"]) for row in compared(result.rows)]
+    ratios = [_ratio(row) for row in compared(result.rows)]
     return {
         "suite": f"[{result.suite}](#{result.suite})",
         "size": result.size,
@@ -82,9 +116,14 @@ def _short(result: SuiteResult) -> Row:
 def _losses(results: list[SuiteResult]) -> tuple[list[Row], list[Row]]:
     """Rows that missed their bar, and other rows in which the peer is better."""
     rows = [_plain(row) | {"suite": result.suite} for result in results for row in with_floors(result.rows)]
-    rows.sort(key=lambda row: -(row.get("ratio") or 0))
+    rows.sort(key=lambda row: -_ratio(row))
     missed = [row | {"floor": _floor(row)} for row in rows if verdict(row) == "missed"]
-    return missed, [row for row in compared(rows) if row["ratio"] > 1 and verdict(row) != "missed"]
+    return missed, [row for row in compared(rows) if _ratio(row) > 1 and verdict(row) != "missed"]
+
+
+def _ratio(row: Row) -> float:
+    """The ratio as shown, so that rows read from the page count and sort like measured ones."""
+    return float(cell(float(row.get("ratio") or 0)))
 
 
 def _is_beyond_reach(row: Row) -> bool:

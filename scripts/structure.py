@@ -39,7 +39,7 @@ ADDED = {
     "cherrypick, rewrite-deletes, append --create, changes beside streaming writers": (4, 600),
     "fewer requests to S3": (1, 90),
     "shredded variants": (1, 170),
-    "ranges of sorted groups on Spark": (4, 800),
+    "ranges of sorted groups on Spark": (5, 900),
 }
 """Modules and lines of capabilities added since the restructuring; each raised the limits in the change that added it.
 Those without modules of their own fit into the 280 modules of the restructuring.

@@ -36,6 +36,9 @@ QUERIES = (
     "SELECT x.pk FROM {t} x, LATERAL (SELECT max(pk) AS m FROM {t} y WHERE y.region = x.region) WHERE x.pk = m",
     "SELECT pk, rank() OVER (PARTITION BY region ORDER BY pk) AS r FROM {t} WHERE region = 'eu' AND id IS NOT NULL",
     "SELECT * FROM {t} WHERE ts_ntz < current_timestamp() AND region <> 'eu'",
+    "SELECT pk, _file, _POS, _partition FROM {t} WHERE region = 'eu' AND `_pos` % 2 = 0 AND _file LIKE '%parquet'",
+    "SELECT a._spec_id, count(*), max(b._pos), sum(a.pk * 2) FROM {t} a JOIN {t} b ON a.pk = b.pk AND a._pos >= 1 "
+    "GROUP BY a._spec_id",
 )
 
 
@@ -134,6 +137,32 @@ def test_a_table_is_planned_with_the_predicates_and_columns_of_the_query(
     assert _rows(planned.dataframe()) == _rows(
         spark.sql(query.format(t=f"local.{events}").replace(" queries.", " local.queries."))
     )
+
+
+def test_metadata_columns_have_the_values_of_iceberg(
+    events: str, spark: SparkSession, local_catalog: SqlCatalog
+) -> None:
+    for query in (
+        "SELECT id, _file, _pos, _spec_id, _partition FROM {t} WHERE _pos > 3 AND _spec_id = 1 AND id >= 500",
+        "SELECT x._file, count(*), sum(x._pos * 2) FROM {t} x GROUP BY x._file HAVING count(*) > 1",
+        "SELECT a.id FROM {t} a JOIN {t} b ON a._file = b._file AND a._pos > b._pos WHERE b._partition.region = 'eu'",
+    ):
+        planned = PlannedQuery.of(spark, query.format(t=events), local_catalog)
+        assert _rows(planned.dataframe()) == _rows(spark.sql(query.format(t=f"local.{events}"))), query
+    text = f"SELECT _pos FROM {events} WHERE _pos = 1 AND id < 150"
+    (table,) = PlannedQuery.of(spark, text, local_catalog).tables
+    assert table.plan is not None
+    assert str(table.plan.compiled.predicate) == "id < 150"
+    assert [field.name for field in table.plan.schema.fields] == ["id", "_pos"]
+    for text in (
+        "SELECT *, _file FROM {t}",
+        "SELECT a.* FROM {t} a WHERE _pos = 0",
+        "SELECT DISTINCT * FROM {t} ORDER BY _pos",
+    ):
+        with pytest.raises(BadInputError, match="must name its columns instead of"):
+            fp.sql(text.format(t=events), spark=spark, catalog=local_catalog)
+    with pytest.raises(BadInputError, match="_row_id"):  # format 2 has no row lineage
+        fp.sql(f"SELECT _row_id FROM {events}", spark=spark, catalog=local_catalog)
 
 
 def test_snapshots_branches_and_metadata_tables(matrix: Matrix, local_catalog: SqlCatalog) -> None:

@@ -20,8 +20,8 @@ from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.plan.ranges import RANGE_READS, SHUFFLE
 from floeplan.rewrite.run.group import GroupResult, PositionMap, PositionMapBuilder, runs_of
-from floeplan.rewrite.run.ranges import RANGE_READS, SHUFFLE
 from floeplan.rewrite.run.rewrite_group import GroupRewriter, group_tasks
 from floeplan.schemas import fields_by_id
 from floeplan.write.partitioning import partitions_of

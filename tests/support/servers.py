@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SPARK = Path(pyspark.__file__).parent
 _OF_SPARK = {"SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+_SPARK_CLASS, _DEPLOY = str(SPARK / "bin/spark-class"), "org.apache.spark.deploy"
+_DAEMON = _OF_SPARK | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
 WAIT_SECONDS = 120
 
 
@@ -107,19 +109,27 @@ def spark_connect(settings: Mapping[str, str], environment: Mapping[str, str] | 
 
 @contextmanager
 def spark_cluster(work: Path, workers: int = 2, environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """A standalone master with workers of one core each; yields the URL of the master."""
-    run, deploy = str(SPARK / "bin/spark-class"), "org.apache.spark.deploy"
-    daemon = _OF_SPARK | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
+    """A standalone master with workers of one core each, on hosts of different names; yields the URL of the master."""
     port = free_port()
     address = f"spark://127.0.0.1:{port}"
     with ExitStack() as started:
-        master = [run, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
-        started.enter_context(server(master, "New state: ALIVE", daemon))
+        master = [_SPARK_CLASS, f"{_DEPLOY}.master.Master", "--host", "127.0.0.1", "--port", str(port)]
+        started.enter_context(server([*master, "--webui-port", "0"], "New state: ALIVE", _DAEMON))
         for number in range(workers):
-            options = ["--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", str(work / str(number))]
-            command = [run, f"{deploy}.worker.Worker", "--host", "127.0.0.1", *options, address]
-            started.enter_context(server(command, "Successfully registered", daemon | dict(environment or {})))
+            started.enter_context(spark_worker(address, work / str(number), f"127.0.0.{number + 1}", environment))
         yield address
+
+
+@contextmanager
+def spark_worker(
+    cluster: str, work: Path, host: str = "127.0.0.1", environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """One more worker of a cluster; Spark makes a speculative copy of a task on another host only."""
+    options = ["--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", str(work)]
+    command = [_SPARK_CLASS, f"{_DEPLOY}.worker.Worker", "--host", host, *options, cluster]
+    own = _DAEMON | {"SPARK_LOCAL_IP": host} | dict(environment or {})
+    with server(command, "Successfully registered", own):
+        yield
 
 
 # --- catalogs and stores: PostgreSQL, Iceberg's REST server, an S3-compatible store

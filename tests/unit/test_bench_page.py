@@ -16,28 +16,22 @@ UNMEASURED = {"cluster", "tpch"}
 SUITES = sorted({path.stem.removeprefix("bench_") for path in results.HERE.glob("bench_*.py")} - UNMEASURED)
 
 
-def measured() -> tuple[str, dict[str, list[dict[str, str]]]]:
-    """The size and the rows of every suite, parsed from the page."""
-    if not page.PAGE.exists():
-        return "small", {suite: [] for suite in SUITES}
-    text = page.PAGE.read_text()
-    size = re.search(r"^Size (\w+)\W", text, re.MULTILINE)
-    assert size is not None
-    return size[1], {suite: rows_shown(text, suite) for suite in SUITES}
-
-
-def rows_shown(text: str, suite: str) -> list[dict[str, str]]:
-    """The table of a suite."""
-    section = text.split(f"\n## {suite}\n")[1].split("\n## ")[0]
-    _, _, *lines = [line for line in section.splitlines() if line.startswith("|")]
-    cells = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    return [dict(zip(results.COLUMNS, row, strict=True)) for row in cells]
+def measured() -> tuple[str, dict[str, list[results.Row]]]:
+    """The size and the rows of every suite on the page."""
+    return page.published_size() or "small", {found.suite: found.rows for found in page.published()}
 
 
 def test_suites_are_measured_or_named_as_unmeasured() -> None:
     shown = set(re.findall(r"^## (\w+)$", page.PAGE.read_text(), re.MULTILINE))
     assert shown.isdisjoint(UNMEASURED)
     assert shown >= set(SUITES)
+
+
+def test_the_page_is_what_its_own_rows_make() -> None:
+    """So a run of one suite changes no table of another."""
+    made = page.page(page.published(), "two cores")
+    shown, again = ([line for line in text.splitlines() if line[:1] == "|"] for text in (page.PAGE.read_text(), made))
+    assert sorted(again) == sorted(shown)
 
 
 def test_page_picture_and_ratios_come_together() -> None:
@@ -60,6 +54,7 @@ def test_the_page_and_the_committed_ratios_agree() -> None:
 def test_the_size_and_the_date_of_every_suite_are_shown() -> None:
     size, suites = measured()
     text = page.PAGE.read_text()
+    assert sorted(suites) == SUITES
     days = [
         re.search(rf"^\| \[{suite}\]\(#{suite}\) \| {size} \| \d{{4}}-\d\d-\d\d \|", text, re.M) for suite in suites
     ]
@@ -76,7 +71,7 @@ def test_every_bar_is_marked_passed_or_missed_and_misses_come_first() -> None:
 
 
 def test_the_figures_of_the_metadata_tree_show_the_rows_of_the_page() -> None:
-    rows = [row | {"suite": "v4"} for row in rows_shown(page.PAGE.read_text(), "v4")]
+    rows = [row | {"suite": "v4"} for row in measured()[1]["v4"]]
     drawn = v4_picture.pictures(results.SuiteResult("v4", "default", rows, {}, 0.0))
     document = (results.HERE.parent / "docs" / "v4.md").read_text()
     for name, text in drawn.items():

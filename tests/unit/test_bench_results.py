@@ -64,7 +64,7 @@ def test_results_are_kept() -> None:
 
 def test_the_page_shows_misses_first_and_names_no_machine() -> None:
     lost, missed, won = row("lost", 3.0), row("missed", 0.9, "≤ 0.5 missed"), row("won", 0.1, "≤ 0.5 met")
-    text = page.page([suite(won, lost, missed)])
+    text = page.page([suite(won, lost, missed)], results.machine_text(results.machine()))
     bars, others = text.split("## Bars missed")[1].split("## read")[0].split("## Where a peer is better")
     assert "| ≤ 0.5 **missed** |" in bars
     assert "| lost |" in others
@@ -86,7 +86,7 @@ def test_the_page_shows_which_missed_bars_are_below_their_floor() -> None:
         row("sum, by value (floor)", 0.7),
         row("memory", 0.5, "ours ≤ 1,000 met", metric="MB"),
     ]
-    text = page.page([suite(*rows)])
+    text = page.page([suite(*rows)], "two cores")
     assert "**2 of 4 bars [missed](#bars-missed), 1 of these beyond reach (below the measured floor)" in text
     bars = text.split("## Bars missed")[1].split("## Where")[0]
     assert "| 1.2 | ≤ 1.1 **missed** | 0.7 |" in bars
@@ -102,7 +102,27 @@ def test_a_floor_is_compared_with_our_own_figure_if_the_bar_is() -> None:
 
 
 def test_a_page_without_misses_says_so() -> None:
-    assert "**All 1 bars are met.**" in page.page([suite(row("won", 0.1, "≤ 0.5 met"))])
+    assert "**All 1 bars are met.**" in page.page([suite(row("won", 0.1, "≤ 0.5 met"))], "")
+
+
+def test_measuring_one_suite_keeps_the_rows_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "PAGE", tmp_path / "benchmarks.md")
+    monkeypatch.setattr(page, "PICTURE", tmp_path / "benchmarks.svg")
+    assert (page.published(), page.published_size()) == ([], None)
+    floors = [row("a | b", 0.9, "≤ 0.8 MISSED"), row("a | b (floor)", 0.85), row("none", None, peer="")]
+    dml = suite(*floors, row("10 %", 2.5), name="dml")
+    page.write_page([dml, suite(row("x", 0.5))])
+    before = page.PAGE.read_text()
+    page.write_page([suite(row("x", 0.7, "≤ 0.5 missed"))])
+    text = page.PAGE.read_text()
+    assert text.split("## dml")[1].split("## read")[0] == before.split("## dml")[1].split("## read")[0]
+    assert "| dml | a \\| b | CPU s | 1.23 | Spark 2 | 0.9 | ≤ 0.8 **missed** | 0.85, above the bar |" in text
+    assert ("**1 of 1 bars" in before, "**2 of 2 bars" in text) == (True, True)
+    page.write_page([dml])
+    assert page.PAGE.read_text() == text
+    assert page.published_size() == "small"
+    page.write_page([SuiteResult("dml", "large", dml.rows, dml.machine, 1.0, "2026-11-17")])
+    assert [(found.suite, found.size) for found in page.published()] == [("dml", "large")]
 
 
 def test_results_without_a_date_use_the_modification_time() -> None:

@@ -59,6 +59,21 @@ def test_the_plan_is_drawn_per_spec_and_partition(run: Any) -> None:
     assert "skipped: 3 files no-matching-rows" in out
 
 
+def test_the_plan_shows_which_groups_spark_divides(run: Any) -> None:
+    options = [
+        f"--option={one}" for one in ("rewrite-all=true", "range-task-bytes=1000", "target-file-size-bytes=1000")
+    ]
+    code, out, _ = run("--strategy", "sort", "--by", "id", *options, "--json")
+    found = json.loads(out)["ranges"]
+    assert code == 0
+    assert found[0].keys() == {"group_id", "tasks", "rows_by", "read_bytes", "moved_bytes", "reason"}
+    code, out, _ = run("--strategy", "sort", "--by", "id", *options)
+    one = found[0]
+    shown = f"on Spark, group {one['group_id']} in {one['tasks']} tasks by {one['rows_by']}: {one['reason']}"
+    assert shown in " ".join(out.split())
+    assert json.loads(run("--strategy", "sort", "--by", "id", "--json")[1])["ranges"] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,22 +17,24 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType, TimestampType
+from pyiceberg.types import DateType, DoubleType, FloatType, LongType, NestedField, StringType, TimestampType
 
+import floeplan as fp
 from floeplan.errors import FloeplanError
 from floeplan.metadata.files import local_path
 from floeplan.predicate.rows.evaluate import matching_mask
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.plan.ranges import RANGE_READS, SHUFFLE, leading_column, range_conditions
 from floeplan.rewrite.run import stored_map
 from floeplan.rewrite.run.group import GroupResult, GroupTask
-from floeplan.rewrite.run.range_task import leading_column, range_conditions
-from floeplan.rewrite.run.ranges import RANGE_READS, SHUFFLE, RangeRewriter
+from floeplan.rewrite.run.ranges import RangeRewriter
 from floeplan.rewrite.run.rewrite_group import Cores, GroupRewriter, task_memory
 from floeplan.rewrite.run.stored_map import NumberedRowsBuilder, StoredMap, row_numbers
 from floeplan.rewrite.strategies.base import Cuts, RowOrder, parse_order
 from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.scan.projection import arrow_schema
+from tests.support.tables.commits import open_catalog
 from tests.support.tables.ranges import divided, in_process, ranges_of, skewed_table
 
 pytestmark = pytest.mark.unit
@@ -248,6 +251,62 @@ def test_a_lost_row_fails_the_group(tables: dict[int, Table], folder: Path) -> N
     with pytest.raises(FloeplanError, match="rows were read and"):
         in_process(group, ranges, SHUFFLE, lose=True)
     assert set(folder.rglob("*")) == before, "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "by", "way"),
+    [
+        ("sort", ("id desc", "v"), RANGE_READS),
+        ("sort", ("v",), SHUFFLE),
+        ("sort", ("name", "id"), SHUFFLE),
+        ("zorder", ("id", "v"), SHUFFLE),
+    ],
+)
+def test_a_plan_tells_how_rows_will_reach_their_task(
+    tables: dict[int, Table], strategy: str, by: tuple[str, ...], way: str
+) -> None:
+    group, ranges, task = divided(tables[2], strategy=strategy, by=by)
+    options = replace(ranges.plan.options, range_task_bytes=ranges.task_bytes)
+    planned = RewriteDataFilesPlanner(tables[2], options, cache=False).plan_with_stats()
+    (found,) = planned.ranges
+    assert (found.group_id, found.rows_by) == (task.group_id, way)
+    assert found.rows_by == group.summary.rows_by
+    assert found.tasks == -(-task.bytes // ranges.task_bytes)
+    assert (found.moved_bytes, found.read_bytes < 2 * task.bytes) == (task.bytes if way == SHUFFLE else 0, True)
+    assert ("do not follow the order" if strategy == "zorder" else "a shuffle costs 2") in found.reason
+    assert planned.to_dict()["ranges"] == [asdict(found)]
+    without = replace(options, range_task_bytes=None)
+    assert RewriteDataFilesPlanner(tables[2], without, cache=False).plan_with_stats().ranges == ()
+
+
+@pytest.mark.parametrize("column", ["day", "at", "f", "name"])
+def test_bounds_of_any_type_tell_how_rows_will_reach_their_task(tmp_path: Path, column: str) -> None:
+    """Rows in order, in files of equal size; nothing is known of the bounds of the last."""
+    schema = Schema(
+        NestedField(1, "day", DateType(), required=False),
+        NestedField(2, "at", TimestampType(), required=False),
+        NestedField(3, "f", FloatType(), required=False),
+        NestedField(4, "name", StringType(), required=False),
+    )
+    table = open_catalog(tmp_path).create_table("db.in_order", schema)
+    for first in range(0, 1200, 100):
+        ids = np.arange(first, first + 100)
+        rows = {
+            "day": pa.array(ids.astype(np.int32)).cast(pa.date32()),
+            "at": pa.array(ids * 10**6).cast(pa.timestamp("us")),
+            "f": pa.array(ids.astype(np.float32)),
+            "name": [f"{i:05d}" for i in ids],
+        }
+        if first == 1100:
+            with table.transaction() as change:
+                change.set_properties({"write.metadata.metrics.default": "none"})
+        fp.append(table, pa.table(rows))
+    options = RewriteOptions(
+        rewrite_all=True, strategy="sort", by=(column,), target_file_size_bytes=2_000, range_task_bytes=9_000
+    )
+    (found,) = RewriteDataFilesPlanner(table, options, cache=False).plan_with_stats().ranges
+    assert found.tasks > 2
+    assert found.rows_by == RANGE_READS
 
 
 def test_small_groups_stay_one_task(tables: dict[int, Table]) -> None:

@@ -37,7 +37,7 @@ from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.progress import NO_PROGRESS, Progress
 from floeplan.rewrite.run.group import GroupResult, GroupTask
-from floeplan.rewrite.run.rewrite_group import GroupRewriter, cores_of, prepare
+from floeplan.rewrite.run.rewrite_group import GroupRewriter, cores_of, prepare, range_task_bytes
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.tasks.runner import run_jobs
 from floeplan.transaction.catalog_commit import CommitOptions, delay_interrupt
@@ -133,6 +133,7 @@ def run_rewrite(
     """As ``rewrite_data_files``, with ``RewriteOptions``; skips files of ``leave_specs``."""
     found = load_table(table)
     require_writable(found)
+    options = replace(options, range_task_bytes=range_task_bytes(options, spark))
     planner = RewriteDataFilesPlanner(refreshed(found), options, ref=branch, cache=cache, leave_specs=leave_specs)
     planned = planner.plan_with_stats()
     if not options.allow_late_equality_deletes:

@@ -7,7 +7,8 @@
                                     Spark runs the same text over ◄── one DataFrame per reference
 
 The text keeps Spark's semantics: only the names of tables are replaced, each by a DataFrame of its own, and Spark still
-evaluates every condition. A column that the query does not refer to is NULL in that DataFrame and is not read.
+evaluates every condition. A column that the query does not refer to is NULL in that DataFrame and is not read. Metadata
+columns such as ``_file`` are columns of it only if the query names one, and then ``*`` would have them too: refused.
 
 Fail-safe: a query that cannot be analysed over placeholders is planned without predicates, and Spark reports the error.
 """
@@ -19,14 +20,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from sqlglot import TokenType
 
 from floeplan.errors import BadInputError, FloeplanError
+from floeplan.scan.metadata_columns import metadata_fields
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.snapshot.reader import ScanTarget
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from floeplan.spark.pushdown import Pushed
 
 _QUERY_WORDS = ("SELECT", "FROM", "VALUES", "TABLE", "WITH")
+_BEFORE_STAR = (TokenType.SELECT, TokenType.DISTINCT, TokenType.ALL, TokenType.COMMA, TokenType.DOT)
+"""What precedes a ``*`` that stands for columns; ``count(*)`` and products have other tokens there."""
 _EXPLAIN_MODES = ("EXTENDED", "CODEGEN", "COST", "FORMATTED")
 
 
@@ -94,23 +100,23 @@ def explain_frame(spark: SparkSession, text: str, catalog: str | Catalog | None)
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A reference to a table in a query: the plan of its scan, or the name of the metadata table."""
+    """A reference to a table in a query: the plan of its scan and its columns; neither for a metadata table."""
 
     reference: TableReference
     relation: Relation
     plan: ScanPlan | None
+    schema: Schema | None
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows that the query needs, with all columns of the table; those it does not need are null."""
-        if self.plan is None:
-            assert self.relation.metadata is not None
+        if self.plan is None or self.schema is None:
             return _metadata_frame(spark, self.relation)
         from floeplan.spark.read.reader import read_plan_of
         from floeplan.spark.types import spark_type, sql_type
 
         read = read_plan_of(spark, self.plan).dataframe()
         provided = {field.name for field in self.plan.schema.fields}
-        fields = self.plan.target.schema.fields
+        fields = self.schema.fields
         if len(provided) == len(fields):
             return read
         return read.selectExpr(
@@ -137,11 +143,12 @@ class PlannedQuery:
         found = list(find_relations(spark, text, catalog))
         template = query_template(text, [reference for reference, _ in found])
         targets = [None if relation.metadata else relation.target() for _, relation in found]
-        pushed = _pushed_down(spark, template, found, targets)
+        schemas = _schemas(text, targets)
+        pushed = _pushed_down(spark, template, found, schemas)
         tables = []
-        for (reference, relation), target, needed in zip(found, targets, pushed, strict=True):
-            plan = None if target is None else _plan(relation, target, needed)
-            tables.append(PlannedTable(reference, relation, plan))
+        for (reference, relation), target, schema, needed in zip(found, targets, schemas, pushed, strict=True):
+            plan = None if target is None or schema is None else _plan(relation, target, schema, needed)
+            tables.append(PlannedTable(reference, relation, plan, schema))
         return PlannedQuery(spark, template, tuple(tables))
 
     @cached_property
@@ -239,17 +246,42 @@ def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+def _schemas(text: str, targets: Sequence[ScanTarget | None]) -> list[Schema | None]:
+    """The columns of each table, and the metadata columns that the query names.
+
+    Raises:
+        BadInputError: The query names metadata columns, and has a ``*`` that Spark would expand to them.
+    """
+    tokens = Cursor(text).tokens
+    named = {token.text.lower() for token in tokens if is_name(token) and token.text.startswith("_")}
+    schemas = list[Schema | None]()
+    for target in targets:
+        schema = None if target is None else target.schema
+        if target is not None and named:
+            own = {field.name.lower() for field in target.schema.fields}
+            known = metadata_fields(target.metadata).values()
+            extra = [field for field in known if field.name in named and field.name not in own]
+            schema = Schema(*target.schema.fields, *extra, schema_id=target.schema.schema_id) if extra else schema
+            stars = (after for before, after in pairwise(tokens) if before.token_type in _BEFORE_STAR)
+            if extra and any(token.token_type is TokenType.STAR for token in stars):
+                raise BadInputError(
+                    f"a query with the metadata column {extra[0].name} must name its columns instead of *",
+                    context={"column": extra[0].name},
+                )
+        schemas.append(schema)
+    return schemas
+
+
 def _pushed_down(
     spark: SparkSession,
     template: str,
     found: Sequence[tuple[TableReference, Relation]],
-    targets: Sequence[ScanTarget | None],
+    schemas: Sequence[Schema | None],
 ) -> list[Pushed]:
     """What the query needs of each table; everything with Spark Connect, or if Spark cannot analyse the query."""
     from floeplan.spark.pushdown import Pushed, placeholder, pushed_down
 
-    everything = [Pushed() for _ in targets]
-    schemas = [None if target is None else target.schema for target in targets]
+    everything = [Pushed() for _ in schemas]
     if is_connect(spark) or not any(schemas):
         return everything
     frames: dict[str, Any] = {
@@ -263,8 +295,10 @@ def _pushed_down(
         return everything
 
 
-def _plan(relation: Relation, target: ScanTarget, needed: Pushed) -> ScanPlan:
+def _plan(relation: Relation, target: ScanTarget, schema: Schema, needed: Pushed) -> ScanPlan:
     names = needed.columns
+    if names is None and len(schema.fields) > len(target.schema.fields):
+        names = tuple(field.name for field in schema.fields)
     if names is not None:
         # A query that counts rows refers to no column; the cheapest one stands for its rows.
         names = names or (target.schema.fields[0].name,)
@@ -319,7 +353,8 @@ def relation_frame(spark: SparkSession, relation: Relation) -> DataFrame:
     from floeplan.spark.pushdown import Pushed
     from floeplan.spark.read.reader import read_plan_of
 
-    return read_plan_of(spark, _plan(relation, relation.target(), Pushed())).dataframe()
+    target = relation.target()
+    return read_plan_of(spark, _plan(relation, target, target.schema, Pushed())).dataframe()
 
 
 def read_table(spark: SparkSession, table: Table, ref: str | None) -> DataFrame:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import TruncateTransform, UnknownTransform, VoidTransform
 from pyiceberg.types import DecimalType, IntegerType, PrimitiveType
 
@@ -301,23 +301,29 @@ def sort_rows(rows: pa.Table, schema: Schema, order: SortOrder) -> pa.Table:
 
 def sort_row_numbers(rows: pa.Table, schema: Schema, order: SortOrder) -> RowNumbers:
     """The row numbers in sort order; the sort is stable."""
-    keys = []
-    for field in order.fields:
-        if field.source_id not in fields_by_id(schema):
-            raise UnknownColumnError(
-                f"the sort order uses field id {field.source_id}, which the schema does not have",
-                context={"source-id": field.source_id},
-            )
-        values = transformed(rows, schema, field.source_id, field.transform)
-        if pt.is_floating(values.type):
-            # Java's total order: integers of the same order, with one bit pattern for NaN.
-            numbers = np.asarray(values.fill_null(0.0)).astype(np.float64)
-            bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
-            ordered = np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits)
-            values = number_array(ordered, valid_mask(values) if values.null_count else None)
-        descending = field.direction is SortDirection.DESC
-        keys.append(SortKey(values, descending, nulls_first=field.null_order is NullOrder.NULLS_FIRST))
-    return sorted_row_numbers(keys)
+    return sorted_row_numbers([_sort_key(rows, schema, field) for field in order.fields])
+
+
+def leading_words(rows: pa.Table, schema: Schema, order: SortOrder) -> Words:
+    """An integer for each row: of two rows that differ in it, the one with the smaller integer is first."""
+    return key_prefix(_sort_key(rows, schema, order.fields[0])).words
+
+
+def _sort_key(rows: pa.Table, schema: Schema, field: SortField) -> SortKey:
+    if field.source_id not in fields_by_id(schema):
+        raise UnknownColumnError(
+            f"the sort order uses field id {field.source_id}, which the schema does not have",
+            context={"source-id": field.source_id},
+        )
+    values = transformed(rows, schema, field.source_id, field.transform)
+    if pt.is_floating(values.type):
+        # Java's total order: integers of the same order, with one bit pattern for NaN.
+        numbers = np.asarray(values.fill_null(0.0)).astype(np.float64)
+        bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
+        ordered = np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits)
+        values = number_array(ordered, valid_mask(values) if values.null_count else None)
+    descending = field.direction is SortDirection.DESC
+    return SortKey(values, descending, nulls_first=field.null_order is NullOrder.NULLS_FIRST)
 
 
 def take_rows(rows: pa.Table, numbers: pa.Array) -> pa.Table:

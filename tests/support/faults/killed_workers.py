@@ -1,16 +1,19 @@
-"""A FileIO that kills one worker while it writes a data file.
+"""A FileIO that kills one worker while it writes a data file, or does it other harm.
 
-It kills once: the first worker that opens a Parquet file for writing and renames the file that ``KILL`` names. The
-process that opened the table is never killed.
+It harms once: the first worker that opens a Parquet file for writing and renames the file that ``KILL`` names. The
+process that opened the table is never harmed.
 
 The content of that file is the target: empty or ``task`` for the process itself, ``executor`` for its executor JVM,
 ``worker`` for the executor and the Spark worker that started it. With ``executor`` and ``worker`` the process itself
-continues and writes a file that is never used.
+continues and writes a file that is never used. ``memory`` leaves the process no memory, ``shuffle FOLDER`` removes all
+shuffle files under a folder, and ``straggler PIPE`` lets the process wait until a second attempt at its task writes.
 """
 
 from __future__ import annotations
 
 import os
+import resource
+import select
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyspark import TaskContext
 
 import floeplan as fp
 from floeplan.tasks import runner
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 KILL, SPARED = "test.kill", "test.spared"
 NAME = f"{__name__}.KillingFileIO"
+PATIENCE_SECONDS = 300
 
 
 class KillingFileIO(PyArrowFileIO):
@@ -36,14 +41,24 @@ class KillingFileIO(PyArrowFileIO):
     def new_output(self, location: str) -> PyArrowFile:
         output = super().new_output(location)
         if location.endswith(".parquet") and str(os.getpid()) != self.properties[SPARED]:
+            _tell_straggler(Path(self.properties[KILL]))
             taken = Path(f"{self.properties[KILL]}.{os.getpid()}")
             try:
                 Path(self.properties[KILL]).rename(taken)
             except FileNotFoundError:
                 return output
-            target = taken.read_text()
+            target, _, where = taken.read_text().partition(" ")
             taken.unlink()
-            _kill(target, output)
+            if target == "straggler":
+                _straggle(Path(self.properties[KILL]), where)
+            elif target == "shuffle":
+                for path in Path(where).rglob("shuffle_*"):
+                    path.unlink()
+            elif target == "memory":
+                resource.setrlimit(resource.RLIMIT_AS, (_memory_used(), resource.getrlimit(resource.RLIMIT_AS)[1]))
+                bytearray(2**30)
+            else:
+                _kill(target, output)
         return output
 
 
@@ -57,6 +72,44 @@ def _kill(target: str, output: PyArrowFile) -> None:
     with output.create() as half:
         half.write(b"PAR1 and no more")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _memory_used() -> int:
+    """Bytes of address space of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _straggle(kill: Path, pipe: str) -> None:
+    """Wait until another attempt at this task opens its output."""
+    waiting = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    written = kill.with_name(f"straggler.{os.getpid()}")
+    written.write_text(f"{_task()} {pipe}")
+    written.rename(_straggler(kill))
+    told, _, _ = select.select([waiting], [], [], PATIENCE_SECONDS)
+    assert told, "no second attempt was made"
+
+
+def _tell_straggler(kill: Path) -> None:
+    """Wake the straggler if this is another attempt at its task."""
+    try:
+        task, _, pipe = _straggler(kill).read_text().partition(" ")
+    except FileNotFoundError:
+        return
+    context = TaskContext.get()
+    if task == _task() and context is not None and context.attemptNumber() > 0:
+        _straggler(kill).unlink(missing_ok=True)
+        os.write(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), b"go on")
+
+
+def _straggler(kill: Path) -> Path:
+    return kill.with_name("straggler")
+
+
+def _task() -> str:
+    """The task of a stage, whichever attempt at it this is."""
+    context = TaskContext.get()
+    assert context is not None
+    return f"{context.stageId()}.{context.partitionId()}"
 
 
 def _ancestor(command: str, pid: int) -> int:

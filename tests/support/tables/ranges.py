@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,11 +20,13 @@ import floeplan as fp
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.plan.ranges import SHUFFLE
 from floeplan.rewrite.run.group import GroupResult, GroupTask
 from floeplan.rewrite.run.range_task import RangeResult, write_range
-from floeplan.rewrite.run.ranges import SHUFFLE, DividedGroup, RangeRewriter
+from floeplan.rewrite.run.ranges import DividedGroup, RangeRewriter
 from floeplan.rewrite.run.rewrite_group import Cores, GroupRewriter, group_tasks
 from floeplan.tasks import runner
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.tables.commits import open_catalog
 
@@ -103,3 +107,40 @@ def sort_in_ranges(
     catalog.close()
     found: list[dict[str, Any]] = done.to_dict()["ranges"]
     return found
+
+
+def sort_partitions(
+    spark: SparkSession, properties: Mapping[str, str], name: Sequence[str], die_at_commit: int | None = None
+) -> tuple[int, int]:
+    """Sort each partition in ranges and commit it alone; returns the files that were rewritten and the commits.
+
+    The process is killed before the commit of a number, counted from 1.
+    """
+    runner.LOCAL_BYTES = -1
+    catalog = SqlCatalog("local", **properties)
+    options = {
+        "rewrite-all": "true",
+        "target-file-size-bytes": "5000",
+        "range-task-bytes": "8000",
+        "partial-progress.enabled": "true",
+        "partial-progress.max-commits": "10",
+    }
+    commits = 0
+
+    def on_step(step: str) -> None:
+        nonlocal commits
+        commits += step == "before-commit"
+        if commits == die_at_commit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    done = fp.rewrite_data_files(
+        catalog.load_table(tuple(name)),
+        spark=spark,
+        strategy="sort",
+        by=["v", "name"],
+        options=options,
+        commit=CommitOptions(on_step=on_step),
+    )
+    catalog.close()
+    assert len(done.ranges) == len(done.planning.plan.groups)
+    return done.files_rewritten, len(done.snapshot_ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -115,6 +116,7 @@ def rewrite(
     from floeplan.rewrite.execute import run_rewrite
     from floeplan.rewrite.plan.options import RewriteOptions
     from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+    from floeplan.rewrite.run.rewrite_group import range_task_bytes
     from floeplan.spark.session import open_session
 
     parsed = {}
@@ -135,6 +137,8 @@ def rewrite(
         spec=spec,
     ).with_options(parsed)
     if dry_run:
+        if spark is not None and options.range_task_bytes is None:
+            options = replace(options, range_task_bytes=range_task_bytes(options, open_session(spark)))
         planner = RewriteDataFilesPlanner(load_table(table, catalog), options, ref=branch, cache=not no_cache)
         common.show(planner.plan_with_stats(), draw_plan, as_json=json)
         return
@@ -161,6 +165,10 @@ def draw_plan(result: RewriteDataFilesPlanningResult, most: int = MOST_GROUPS) -
     size = human_bytes(sum(group.bytes for group in plan.groups))
     files = counted(sum(len(group.rows) for group in plan.groups), "file")
     parts.append(Text(f"{counted(len(plan.groups), 'group')}: {files} ({size}) into about {outputs:,}"))
+    parts += [
+        Text(f"on Spark, group {one.group_id} in {one.tasks:,} tasks by {one.rows_by}: {one.reason}")
+        for one in result.ranges[:most]
+    ]
     parts += [Text(f"skipped: {counted(count, 'file')} {reason}") for reason, count in plan.skipped.items()]
     parts += [Text(f"! {warning.message}", style="yellow") for warning in result.warnings]
     return Group(*parts)

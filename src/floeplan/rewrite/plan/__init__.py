@@ -11,6 +11,7 @@ Modules in reading order:
 - ``filter``: ``partition_filter`` and ``where`` over all specs;
 - ``candidates``: reasons to rewrite a file, file sizes, and the partition of a file under the output spec;
 - ``groups``: packing, dropping and ordering groups;
+- ``ranges``: groups that become several Spark tasks, and how their rows reach them;
 - ``model``: the plan, the run of a ``rewrite-all`` that it continues, and what a rewrite did.
 
 Imported by ``rewrite.run``, ``rewrite.commit_groups``, ``rewrite.spec_upgrade``,

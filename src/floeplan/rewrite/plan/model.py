@@ -224,9 +224,33 @@ class RewriteDataFilesPlan(Displayed):
         }
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRanges:
+    """How a group is sorted or clustered in several Spark tasks.
+
+    Attributes:
+        group_id: The group.
+        tasks: Its tasks, a range of the order each.
+        rows_by: How rows reach their task: ``shuffle``, or ``range-reads``, where each task reads its own.
+        read_bytes: Bytes of the old files that tasks read, a file once for each task that reads it.
+        moved_bytes: Bytes of the old files whose rows are moved between tasks.
+        reason: Why rows reach their task in this way.
+    """
+
+    group_id: int
+    tasks: int
+    rows_by: str
+    read_bytes: int
+    moved_bytes: int
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class RewriteDataFilesPlanningResult(Displayed):
-    """A plan, and where its filters could not be evaluated."""
+    """A plan, where its filters could not be evaluated, and which groups Spark will rewrite in several tasks.
+
+    ``ranges`` is known with the option ``range-task-bytes``, and with a session that sets its default.
+    """
 
     plan: RewriteDataFilesPlan
     filter_stats: FilterStats
@@ -234,6 +258,7 @@ class RewriteDataFilesPlanningResult(Displayed):
     manifests_total: int = 0
     manifests_kept: int = 0
     planning_ms: float = 0.0
+    ranges: tuple[GroupRanges, ...] = ()
 
     def _repr_html_(self) -> str:
         return self.plan._repr_html_()
@@ -251,6 +276,7 @@ class RewriteDataFilesPlanningResult(Displayed):
             "manifests_total": self.manifests_total,
             "manifests_kept": self.manifests_kept,
             "planning_ms": self.planning_ms,
+            "ranges": [asdict(one) for one in self.ranges],
         }
 
 
@@ -265,25 +291,6 @@ class GroupFailure:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {"group_id": self.group_id, "kind": self.error.kind, "message": self.error.message}
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRanges:
-    """How a group was sorted or clustered in several Spark tasks.
-
-    Attributes:
-        group_id: The group.
-        tasks: Its tasks, a range of the order each.
-        rows_by: How rows reached their task: ``shuffle``, or ``range-reads``, where each task reads its own.
-        read_bytes: Bytes of the old files that tasks read, a file once for each task that reads it.
-        moved_bytes: Bytes of the old files whose rows were moved between tasks.
-    """
-
-    group_id: int
-    tasks: int
-    rows_by: str
-    read_bytes: int
-    moved_bytes: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)

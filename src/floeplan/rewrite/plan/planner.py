@@ -71,6 +71,7 @@ from floeplan.rewrite.plan.model import (
     RewriteRun,
 )
 from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.ranges import expected_ranges
 from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.scan.model import PlannedFiles, PlanWarning
 from floeplan.scan.projection import PartitionNames
@@ -182,6 +183,7 @@ class RewriteDataFilesPlanner:
             manifests_total=int(np.count_nonzero(is_data)),
             manifests_kept=int(np.count_nonzero(is_data & keep)),
             planning_ms=round((time.perf_counter() - started) * 1000, 3),
+            ranges=expected_ranges(plan, task_bytes) if (task_bytes := self.options.range_task_bytes) else (),
         )
 
     def _select_candidates(self, entries: EntriesTable, screened: Screened, deletes: ScanDeletes) -> Selection:

@@ -16,33 +16,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.table.sorting import NullOrder, SortDirection
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import (
-    DateType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-)
 
 from floeplan.formats.stored import PARQUET
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.predicate.build import and_, or_
 from floeplan.predicate.compile import CompileResult
-from floeplan.predicate.ir import FALSE, Cmp, CmpOp, Column, IrExpr, IsNull
-from floeplan.predicate.literals import Value
+from floeplan.predicate.ir import IrExpr
 from floeplan.rewrite.run.group import GroupAttempt, GroupTask
 from floeplan.rewrite.run.rewrite_group import GroupRewriter
 from floeplan.rewrite.run.stored_map import MAP_SUFFIX, MapFile, NumberedRowsBuilder, checksum, row_numbers
 from floeplan.rewrite.run.write_group import Batch, GroupWriter
 from floeplan.rewrite.strategies.base import Cuts, RowOrder
-from floeplan.rewrite.strategies.curves import CurveOrder
 from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
 from floeplan.spark.exchange import Part
 from floeplan.vectors import Floats, Ints
@@ -57,7 +42,6 @@ TRIAL_BYTES = 64 * 1024 * 1024
 """Bytes of rows that are sorted and encoded to estimate the size of new files."""
 TRIAL_PARTS = 32
 _NUMBER = "floeplan.row-number"
-_INTEGERS = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,38 +311,3 @@ def _admitted(opened: OpenFile, pruner: Pruner, leading: int) -> RowSelection:
     if not stores_key:
         return RowSelection.all_rows(opened.stored.num_rows)
     return pruner.examine(opened.source, opened.footer).result().file_selection
-
-
-def leading_column(order: RowOrder) -> Column | None:
-    """The first key, if the bounds of files compare as it does: a top-level column itself, of a type listed here."""
-    first = order.order.fields[0]
-    field = next((field for field in order.schema.fields if field.field_id == first.source_id), None)
-    if isinstance(order, CurveOrder) or field is None or not isinstance(first.transform, IdentityTransform):
-        return None
-    type_ = field.field_type
-    if not isinstance(type_, (*_INTEGERS, FloatType, DoubleType, StringType)):
-        return None
-    return Column(field.field_id, type_, (field.name,))
-
-
-def range_conditions(cuts: Cuts, leading: Column) -> list[IrExpr]:
-    """For each range a condition that holds for the leading key of all its rows."""
-    key = cuts.order.order.fields[0]
-    nulls_first = key.null_order is NullOrder.NULLS_FIRST
-    below, above = (CmpOp.LE, CmpOp.GE) if key.direction is SortDirection.ASC else (CmpOp.GE, CmpOp.LE)
-    values = cuts.firsts.column(leading.path[0]).combine_chunks()
-    if isinstance(leading.type, _INTEGERS):  # dates and timestamps as the integers that bounds are compared as
-        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    firsts: list[Value | None] = values.to_pylist()
-    conditions = []
-    for number in range(len(cuts)):
-        starts, ends = number > 0, number < len(firsts)
-        first, last = firsts[number - 1] if starts else None, firsts[number] if ends else None
-        # Nulls are at one end of the order; a range that starts or ends among them may have some.
-        has_nulls = not starts or first is None if nulls_first else not ends or last is None
-        only_nulls = ends and last is None if nulls_first else starts and first is None
-        limits = [Cmp(leading, above, first)] if first is not None else []
-        limits += [Cmp(leading, below, last)] if last is not None else []
-        ordinary = FALSE if only_nulls else and_(*limits) if limits else IsNull(leading, negated=True)
-        conditions.append(or_(ordinary, IsNull(leading)) if has_nulls else ordinary)
-    return conditions

@@ -27,10 +27,8 @@ import pyarrow as pa
 
 from floeplan.errors import FloeplanError
 from floeplan.metadata.manifests.entries import concat_entries
-from floeplan.metadata.manifests.stats import file_stats
-from floeplan.predicate.evaluate import evaluate
-from floeplan.predicate.ir import IrExpr
 from floeplan.rewrite.plan.model import GroupRanges, RewriteDataFilesPlan
+from floeplan.rewrite.plan.ranges import RANGE_READS, RangeReads, can_be_divided, choose, range_count, range_reads
 from floeplan.rewrite.run.group import GroupResult, GroupTask
 from floeplan.rewrite.run.range_task import (
     GroupRows,
@@ -39,11 +37,9 @@ from floeplan.rewrite.run.range_task import (
     RangeResult,
     RangeTask,
     Trial,
-    leading_column,
-    range_conditions,
     write_range,
 )
-from floeplan.rewrite.run.rewrite_group import Cores, GroupRewriter, is_local, removed_deletes
+from floeplan.rewrite.run.rewrite_group import Cores, GroupRewriter, range_task_bytes, removed_deletes
 from floeplan.rewrite.run.stored_map import MAX_FILES, StoredMap
 from floeplan.rewrite.run.write_group import group_order
 from floeplan.rewrite.strategies.base import Cuts, RowOrder
@@ -56,11 +52,6 @@ from floeplan.vectors import Ints
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHUFFLE, RANGE_READS = "shuffle", "range-reads"
-MEMORY_PER_BYTE = 8
-"""Memory that sorting takes per byte of Parquet: rows take about three times their encoded bytes, in two copies."""
-SHUFFLE_COST = 2
-"""Cost of a shuffle in reads of all files: one read, and as much again to write, move and read the rows."""
 READ_BYTES = 128 * 1024 * 1024
 """Bytes of old files that a task of the shuffle reads; more tasks lose less work when an executor is lost."""
 SAMPLES_PER_RANGE = 2048
@@ -128,11 +119,9 @@ class DividedGroup:
         sample: What the first job found.
         cuts: The ranges.
         tasks: Their tasks.
-        reads: For each range a condition that its leading keys meet, and the files whose bounds admit one; empty where
-            bounds say nothing about the order.
+        reads: What each range reads; empty where bounds say nothing about the order.
         pieces: What each task of a shuffle reads.
-        read_bytes: Bytes of the old files that are read in the chosen way.
-        by_reads: Whether each range reads its own rows; otherwise they are moved by a shuffle.
+        summary: How rows reach their task, as shown in results.
     """
 
     task: GroupTask
@@ -140,17 +129,14 @@ class DividedGroup:
     sample: GroupSample
     cuts: Cuts
     tasks: Sequence[RangeTask]
-    reads: Sequence[tuple[IrExpr, Sequence[int]]]
+    reads: RangeReads
     pieces: list[list[Piece]]
-    read_bytes: int
-    by_reads: bool
+    summary: GroupRanges
 
     @property
-    def summary(self) -> GroupRanges:
-        """As shown in results."""
-        moved = 0 if self.by_reads else self.task.bytes
-        rows_by = RANGE_READS if self.by_reads else SHUFFLE
-        return GroupRanges(self.task.group_id, len(self.tasks), rows_by, self.read_bytes, moved)
+    def by_reads(self) -> bool:
+        """Whether each range reads its own rows; otherwise they are moved by a shuffle."""
+        return self.summary.rows_by == RANGE_READS
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,25 +162,21 @@ class RangeRewriter:
         cls, plan: RewriteDataFilesPlan, rewriter: GroupRewriter, spark: SparkSession | None, cores: Cores
     ) -> RangeRewriter | None:
         """For a session; ``None`` without one, and by default on a local master, where tasks share one machine."""
-        given = plan.options.range_task_bytes
-        if spark is None or plan.order.is_unsorted or (given is None and is_local(spark)):
+        task_bytes = range_task_bytes(plan.options, spark)
+        if spark is None or task_bytes is None or plan.order.is_unsorted:
             return None
-        return cls(plan, rewriter, spark, cores, given or max(1, rewriter.core_memory // MEMORY_PER_BYTE))
+        return cls(plan, rewriter, spark, cores, task_bytes)
 
     def job(self, task: GroupTask) -> Callable[[], GroupResult] | None:
-        """What rewrites a group in several tasks; ``None`` for one that a task can hold.
-
-        A curve does not follow partitions: where these are computed from rows, every task would write to all of them.
-        """
-        by_curve = task.partition is None and not self.rewriter.strategy.partition_first
-        if by_curve or len(task.files) > MAX_FILES:
+        """What rewrites a group in several tasks; ``None`` for one that a task can hold."""
+        divided = can_be_divided(self.plan.options.strategy, proven=task.partition is not None)
+        if not divided or len(task.files) > MAX_FILES:
             return None
         return partial(self._rewrite, task) if self._ranges(task, task.outputs) > 1 else None
 
     def _ranges(self, task: GroupTask, outputs: int) -> int:
-        """How many tasks a group takes; each writes whole files."""
-        ranges = -(-task.bytes // self.task_bytes)
-        return max(1, ranges if task.partition is None else min(ranges, outputs))
+        """How many tasks a group takes."""
+        return range_count(task.bytes, self.task_bytes, None if task.partition is None else outputs)
 
     def _rewrite(self, task: GroupTask) -> GroupResult:
         group = self.divide(task)
@@ -237,10 +219,9 @@ class RangeRewriter:
         sample = self._sample(task, rows)
         rows = replace(rows, order=order.fitted(sample.keys, sample.rows))
         tasks, cuts = self._ranges_of(task, sample, rows.order)
-        reads = self._range_reads(task, cuts)
+        group = next(group for group in self.plan.groups if group.group_id == task.group_id)
+        reads = range_reads(self.plan.files.entries.take(group.rows), cuts)
         sizes = [one.file.file_size for one in task.files]
-        read_bytes = sum(sizes[source] for _, sources in reads for source in sources)
-        by_reads = bool(reads) and read_bytes < SHUFFLE_COST * task.bytes
         return DividedGroup(
             task=task,
             rows=rows,
@@ -249,8 +230,7 @@ class RangeRewriter:
             tasks=tasks,
             reads=reads,
             pieces=self._pieces(task, sample),
-            read_bytes=read_bytes if by_reads else task.bytes,
-            by_reads=by_reads,
+            summary=choose(task.group_id, task.bytes, sizes, reads, len(tasks)),
         )
 
     def _sample(self, task: GroupTask, rows: GroupRows) -> GroupSample:
@@ -309,19 +289,6 @@ class RangeRewriter:
             for number in range(len(cuts))
         ]
         return tasks, cuts
-
-    def _range_reads(self, task: GroupTask, cuts: Cuts) -> list[tuple[IrExpr, list[int]]]:
-        """Step 3: what each range reads: a condition that its leading keys meet, and the files that may have some.
-
-        Empty where the bounds of files say nothing about the order.
-        """
-        leading = leading_column(cuts.order)
-        if leading is None:
-            return []
-        conditions = range_conditions(cuts, leading)
-        group = next(group for group in self.plan.groups if group.group_id == task.group_id)
-        bounds = file_stats(self.plan.files.entries.take(group.rows), [leading])
-        return [(condition, np.flatnonzero(evaluate(condition, bounds).keep).tolist()) for condition in conditions]
 
     def _pieces(self, task: GroupTask, sample: GroupSample) -> list[list[Piece]]:
         """The row groups that each task of a shuffle reads."""

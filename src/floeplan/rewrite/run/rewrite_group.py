@@ -31,6 +31,7 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.rewrite.pages.column_chunk import CODECS
 from floeplan.rewrite.pages.new_file import MIN_ROW_GROUP_BYTES, small_row_groups_reason, stitch, stitch_obstacle
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
+from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.run.group import GroupAttempt, GroupResult, GroupTask, PositionMapBuilder
 from floeplan.rewrite.run.join_group import GroupJoiner, join_layout
 from floeplan.rewrite.run.write_group import GroupWriter
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY = 1024**3
 """Bytes for sorting when nothing else is configured."""
+
+MEMORY_PER_BYTE = 8
+"""Memory that sorting takes per byte of Parquet: rows take about three times their encoded bytes, in two copies."""
 
 _UNITS = {"": 1024**2, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _LOCAL_MASTER = re.compile(r"local(?:\[(\d+|\*).*\])?$")
@@ -329,6 +333,13 @@ def task_memory(spark: SparkSession | None) -> int:
         if found and int(found[1]):
             return int(found[1]) * _UNITS[found[2].lower()] // cores_of(spark).per_executor
     return DEFAULT_MEMORY // cores_of(spark).per_executor
+
+
+def range_task_bytes(options: RewriteOptions, spark: SparkSession | None) -> int | None:
+    """Bytes of old files that one task sorts; ``None``, for any number, on a local master, where tasks share memory."""
+    if options.range_task_bytes is not None or spark is None or is_local(spark):
+        return options.range_task_bytes
+    return max(1, task_memory(spark) // MEMORY_PER_BYTE)
 
 
 def is_local(spark: SparkSession) -> bool:

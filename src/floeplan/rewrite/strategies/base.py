@@ -29,7 +29,7 @@ from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import columns_of, decoded
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Floats, Ints
-from floeplan.write.partitioning import RowNumbers, sort_row_numbers, sort_rows
+from floeplan.write.partitioning import RowNumbers, leading_words, sort_row_numbers, sort_rows
 
 AD_HOC_ORDER_ID = -1
 """The id of a sort order that the table does not have: files sorted by it must not state a ``sort_order_id``."""
@@ -87,6 +87,10 @@ class RowOrder:
     def exact_permutation(self, rows: pa.Table) -> npt.NDArray[np.integer[Any]]:
         """As ``permutation``, stable, and the same for two rows in whichever tables they are compared."""
         return self.permutation(rows)
+
+    def leading_words(self, rows: pa.Table) -> npt.NDArray[np.uint64]:
+        """An integer for each row: of two that differ, ``exact_permutation`` puts the smaller first."""
+        return leading_words(rows, self.schema, self.order)
 
     def ranges(self, sample: pa.Table, count: int, total_rows: int) -> RowRanges:
         """Choose about ``count`` ranges of equal size from a sample of the key columns of ``total_rows`` rows."""
@@ -159,12 +163,24 @@ class Cuts:
 
     def assign(self, keys: pa.Table, numbers: Ints) -> Ints:
         """The range of each row, from its key columns; row numbers ascend."""
+        cuts = len(self.numbers)
+        plain = keys.select(self.firsts.schema.names).cast(self.firsts.schema)
+        if not cuts:
+            return np.zeros(plain.num_rows, dtype=np.int64)
+        words = self.order.leading_words(pa.concat_tables([self.firsts, plain]))
+        starts, own = words[:cuts], words[cuts:]
+        found = np.searchsorted(starts, own).astype(np.int64)
+        # The few rows that lead like the first row of a range are compared by all keys and their number.
+        alike = np.flatnonzero(starts[np.minimum(found, cuts - 1)] == own)
+        found[alike] = self._compared(plain.take(pa.array(alike)), numbers[alike])
+        return found
+
+    def _compared(self, keys: pa.Table, numbers: Ints) -> Ints:
         # Sort the rows together with the first rows of ranges. The sort is stable: of equal keys, the lower number is
         # first, and a range's first row, which has the same number here and there, is preceded by its copy.
         cuts = len(self.numbers)
-        plain = keys.select(self.firsts.schema.names).cast(self.firsts.schema)
         by_number = np.argsort(np.concatenate([self.numbers, numbers]), kind="stable")
-        together = pa.concat_tables([self.firsts, plain]).take(pa.array(by_number))
+        together = pa.concat_tables([self.firsts, keys]).take(pa.array(by_number))
         at = by_number[self.order.exact_permutation(together)]
         found = np.empty(len(at), dtype=np.int64)
         found[at] = np.cumsum(at < cuts)
