@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
 import floeplan as fp
+from floeplan.cli.main import main
 from floeplan.maintenance.expire import expire_snapshots
 from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.scan.plan import plan_scan
 from floeplan.snapshot.reader import SnapshotReader
+from tests.support.spark.matrix import Matrix
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -87,6 +94,10 @@ def test_spark_and_floeplan_change_a_table_in_turns(spark: SparkSession, local_c
     fp.update(table, set={"region": "'ap'"}, where="id IN (1, 15)")
     change("UPDATE {t} SET region = 'xx' WHERE id = 16")
     table = agreed(23)
+    source = plan_scan(table, "id IN (17, 18)").to_arrow().set_column(0, "id", pa.array([17, 50], pa.int64()))
+    fp.merge(table, source, "id").when_matched_update({"region": "'mg'"}).when_not_matched_insert().execute()
+    change("DELETE FROM {t} WHERE id = 50")
+    table = agreed(23)
     fp.rewrite_data_files(table, options={"rewrite-all": "true"})
     fp.upgrade_spec(table)
     rewrite_manifests(table)
@@ -102,6 +113,109 @@ def test_spark_and_floeplan_change_a_table_in_turns(spark: SparkSession, local_c
     assert not [finding for finding in fp.doctor(table).findings if finding.severity == "error"]
     ids = spark.sql(f"SELECT count(DISTINCT _row_id), count(*) FROM {NAME}").collect()[0]
     assert ids[0] == ids[1] == 25
+
+
+def relative_copy(table: Table, folder: Path, *, has_location: bool) -> str:
+    """A copy of a table whose current snapshot has relative paths, which Iceberg 1.12.0 reads but does not write."""
+    location = table.location()
+    shutil.copytree(location.removeprefix("file:").replace("//", "/"), folder)
+
+    def relative(path: str | None) -> str | None:
+        return None if path is None else path.removeprefix(f"{location}/")
+
+    def edit(row: dict[str, Any]) -> dict[str, Any]:
+        file = row["data_file"]
+        names = [name for name in ("file_path", "referenced_data_file") if name in file]
+        return row | {"data_file": file | {name: relative(file[name]) for name in names}}
+
+    def edit_avro(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        avro = fastavro.reader(io.BytesIO(path.read_bytes()))
+        header = {key: value for key, value in avro.metadata.items() if not key.startswith("avro.")}
+        records = [change(row) for row in avro]
+        with path.open("wb") as out:
+            fastavro.writer(out, avro.writer_schema, records, metadata=header)
+
+    copies = {}
+    for manifest in SnapshotReader.open(table, table.current_snapshot()).manifests.path.to_pylist():
+        copies[manifest] = path = folder / str(relative(manifest))
+        if path.suffix == ".avro":
+            edit_avro(path, edit)
+        else:
+            found = pq.read_table(path)
+            pq.write_table(pa.Table.from_pylist(list(map(edit, found.to_pylist())), found.schema), path)
+    document = json.loads(Path(table.metadata_location.removeprefix("file:").replace("//", "/")).read_text())
+    for snapshot in document["snapshots"]:
+        snapshot["manifest-list"] = relative(snapshot["manifest-list"])
+        if snapshot["snapshot-id"] == table.metadata.current_snapshot_id:
+            edit_avro(
+                folder / snapshot["manifest-list"],
+                lambda row: (
+                    row
+                    | {
+                        "manifest_path": relative(row["manifest_path"]),
+                        "manifest_length": copies[row["manifest_path"]].stat().st_size,
+                    }
+                ),
+            )
+    document["location"] = folder.as_uri()
+    if not has_location:
+        del document["location"]
+    path = folder / "metadata" / "copy.metadata.json"
+    path.write_text(json.dumps(document))
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("paths", ["absolute", "relative", "without a location"])
+def test_commands_agree_with_spark_on_a_table_that_spark_upgraded(
+    paths: str, matrix: Matrix, local_catalog: SqlCatalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = matrix.table("evolving_v3_to_v4_vectors")
+    table = fp.load_table(made.identifier, local_catalog)
+    assert {path.suffix for path in manifests(table)} == {".avro", ".parquet"}
+    metadata = table.metadata_location
+    if paths != "absolute":
+        metadata = relative_copy(table, tmp_path / "copy", has_location=paths == "relative")
+
+    def run(command: str, *options: str) -> dict[str, Any]:
+        assert main([command, metadata, *options, "--json"]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    def names(files: Iterable[str]) -> set[str]:
+        return {path.rpartition("/")[2] for path in files}
+
+    by_spec = {
+        row["spec_id"]: row["count"]
+        for row in made.spark.table(f"{made.name}.data_files").groupBy("spec_id").count().collect()
+    }
+    inspected = run("inspect")
+    assert (inspected["format_version"], {one["spec_id"]: one["files"] for one in inspected["files_by_spec"]}) == (
+        4,
+        by_spec,
+    )
+    assert inspected["delete_files"]["vectors"] == made.spark.table(f"{made.name}.delete_files").count() > 0
+    where = "region = 'eu' AND pk < 4000"
+    matching = made.matches([where])[where]
+    rows = plan_scan(metadata, where).to_arrow()
+    assert sorted(rows["pk"].to_pylist()) == matching
+    assert run("scan", "--where", where, "--count")["rows"] == len(matching) > 0
+    assert fp.read(made.spark, metadata, where=where).count() == len(matching)
+    planned = run("plan", "--where", where, "--no-footers")
+    kept = names(file["path"] for file in planned["files"])
+    of_rows = made.file_of_rows()
+    assert names(path for pk in matching for path in of_rows[pk]) <= kept <= names(made.kept_files(where))
+    if paths != "absolute":
+        assert all(file["path"].startswith(f"{tmp_path.as_uri()}/copy/") for file in planned["files"])
+    dropped = sorted(names(path for found in of_rows.values() for path in found) - kept)
+    for name, is_kept in ((min(kept), True), (dropped[0], False)):
+        assert run("why", name, "--where", where)["kept"] is is_kept
+    assert not [finding for finding in run("doctor")["findings"] if finding["severity"] == "error"]
+    tree = run("entries", "-o", str(tmp_path / "tree"), "--leaf-entries", "3")
+    assert (tree["entries"], tree["vectors"] > 0) == (sum(by_spec.values()), True)
+    from_tree = run("plan", "--where", where, "--no-footers", "--root", tree["root"])
+    assert names(file["path"] for file in from_tree["files"]) == kept
+    report = run("report", "-o", str(tmp_path / "site"), "--where", where)
+    assert report["files"] == sum(by_spec.values())
+    assert run("upgrade-format", "--to", "4", "--dry-run")["changes"] == []
 
 
 def test_a_table_that_floeplan_upgraded_goes_on_in_spark(spark: SparkSession, local_catalog: SqlCatalog) -> None:

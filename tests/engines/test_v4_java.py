@@ -208,6 +208,17 @@ def test_java_drops_row_ids_without_a_first_one_and_we_always_write_it(tree_judg
     assert plan_scan(table, options=replace(OPTIONS, root=summary.root)).files.entries.valid("first_row_id").all()
 
 
+def test_java_drops_files_without_rows_and_we_list_them(tree_judge: TreeJudge, tmp_path: Path) -> None:
+    of, home = layout(4), tmp_path / "table"
+    rows = [{"file_path": f"file://{home}/{n}", "sequence_number": 5, "record_count": n} for n in range(2)]
+    table = of.write_table(home, of.entries(rows))
+    root = write_tree(table, str(tmp_path / "tree"), table.current_snapshot()).root
+    asked: dict[str, Any] = {"manifest": root, "snapshot": 1, "sequence": 1, "all": True}
+    assert len(tree_judge.ask("read", metadata=str(home / "v1.metadata.json"), **asked)) == 1
+    tree = MetadataTree(root, table.metadata)
+    assert len(tree.read_entries(tree.manifests, tree.types.union, EntryColumns())) == 2
+
+
 def test_java_reads_every_root_of_a_history(tree_judge: TreeJudge, tmp_path: Path) -> None:
     model = TreeModel(tmp_path, inline_files=3)
     metadata = str(tmp_path / "table" / "v1.metadata.json")

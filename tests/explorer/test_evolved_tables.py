@@ -1,4 +1,4 @@
-"""Pages of every evolved table of formats 1 to 3: everything is drawn, and file results match the plan."""
+"""Pages of every evolved table of formats 1 to 4: everything is drawn, and file results match the plan."""
 
 from __future__ import annotations
 

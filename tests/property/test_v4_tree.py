@@ -1,4 +1,4 @@
-"""Metadata trees: plans equal those from manifests, and manifests written back hold the same entries."""
+"""Metadata trees: plans equal those from manifests, manifests written back are the same, histories of commits."""
 
 from __future__ import annotations
 
@@ -9,30 +9,41 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
+from pyiceberg.types import LongType
 
 from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, EntriesTable, EntryColumns
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
-from floeplan.metadata.manifests.manifest_list import parse_manifest_list
+from floeplan.metadata.manifests.manifest_list import DATA, parse_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.values import decode_values
 from floeplan.metadata.v4.convert import write_tree
 from floeplan.metadata.v4.mumbling import MOST_POSITIONS, decode_positions, encode_positions
 from floeplan.metadata.v4.to_manifests import write_manifests_from_tree
 from floeplan.metadata.v4.tree import MetadataTree
+from floeplan.metadata.v4.writer import ManifestOptions
+from floeplan.predicate.ir import Column
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.snapshot.reader import SnapshotReader
 from tests.support.tables.layouts import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout
-from tests.support.tables.v4_tables import PREDICATES, located, primitives, tables
+from tests.support.tables.v4_tables import PREDICATES, TreeModel, located, primitives, tables
 
 pytestmark = pytest.mark.property
 
+STATS_OF_ID = EntryColumns(frozenset(), stats=frozenset({1}))
 OPTIONS = ScanOptions(footers=False, cache=False, report=False)
-SHAPES: list[dict[str, Any]] = [{"leaf_entries": 0}, {"leaf_entries": 1}, {"leaf_entries": 3}, {"keep_manifests": True}]
+SHAPES: list[dict[str, Any]] = [
+    {"leaf_entries": 0},
+    {"leaf_entries": 1},
+    {"leaf_entries": 3},
+    {"leaf_entries": 2, "options": ManifestOptions(dictionaries=False, statistics=False)},
+    {"keep_manifests": True},
+]
 
 
 def written(folder: str, found: tuple[Layout, list[dict[str, Any]]]) -> Table:
@@ -62,6 +73,89 @@ def test_a_plan_from_the_tree_equals_the_plan_from_manifests(
         for where in predicates:
             expected = plan_scan(table, where, options=OPTIONS)
             assert planned(plan_scan(table, where, options=replace(OPTIONS, root=root))) == planned(expected)
+
+
+@settings(max_examples=max(settings.default.max_examples // 4, 1))
+@given(
+    tables(),
+    st.sampled_from(SHAPES[:4]),
+    st.lists(st.sampled_from(PREDICATES), min_size=1, max_size=4, unique=True),
+    st.data(),
+)
+def test_statistics_that_are_null_or_of_another_type_only_keep_more_files(
+    found: tuple[Layout, list[dict[str, Any]]],
+    shape: dict[str, Any],
+    predicates: list[str | None],
+    data: st.DataObject,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        table = written(folder, found)
+        summary = write_tree(table, f"{folder}/tree", table.current_snapshot(), **shape)
+        for path in (summary.root, *(leaf for leaf in summary.leaves if leaf.endswith(".parquet"))):
+            without_some_stats(path, data)
+        for where in predicates:
+            expected = {file.path for file in plan_scan(table, where, options=OPTIONS).files}
+            kept = {file.path for file in plan_scan(table, where, options=replace(OPTIONS, root=summary.root)).files}
+            assert kept >= expected
+
+
+def without_some_stats(path: str, data: st.DataObject) -> None:
+    """Write a manifest again with the statistics of some columns replaced by null, or by values of another type.
+
+    Of a column all metrics are replaced: those that are left may be trusted where before they contradicted another.
+    """
+    table = pq.read_table(path)
+    at = table.schema.get_field_index("content_stats")
+    if at < 0:
+        return
+
+    def changed(how: str, values: pa.Array) -> pa.Array:
+        match how:
+            case "null":
+                return pa.nulls(len(values), values.type)
+            case "text":
+                return pa.array(["0"] * len(values), pa.string())
+            case "number":
+                return pa.array([0] * len(values), pa.int16())
+        return values
+
+    stats = table.column(at).combine_chunks()
+    columns = []
+    for number, column in enumerate(stats.type):
+        how = data.draw(st.sampled_from(["", "null", "text", "number"]), label=column.name)
+        metrics = [changed(how, stats.field(number).field(n)) for n in range(column.type.num_fields)]
+        fields = [pa.field(f.name, m.type, True, f.metadata) for f, m in zip(column.type, metrics, strict=True)]
+        columns.append(pa.StructArray.from_arrays(metrics, fields=fields))
+    fields = [pa.field(f.name, c.type, True, f.metadata) for f, c in zip(stats.type, columns, strict=True)]
+    made = pa.StructArray.from_arrays(columns, fields=fields)
+    table = table.set_column(at, pa.field("content_stats", made.type, True, table.schema.field(at).metadata), made)
+    properties = pq.read_metadata(path).metadata
+    with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({k.decode(): v.decode() for k, v in properties.items()})
+
+
+@settings(max_examples=max(settings.default.max_examples // 4, 1))
+@given(st.integers(0, 4), st.data())
+def test_every_commit_of_a_history_has_each_file_once(inline_files: int, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        model = TreeModel(Path(folder), inline_files=inline_files)
+        for step in range(data.draw(st.integers(1, 7))):
+            known = sorted(model.files)
+            kind = data.draw(st.sampled_from(["append", "delete", "vectors"] if known else ["append"]))
+            if kind == "append":
+                model.append(*(f"{'ab'[n % 2]}{step}-{n}" for n in range(data.draw(st.integers(1, 6)))))
+            else:
+                some = data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True))
+                (model.delete if kind == "delete" else model.set_vectors)(*some)
+            tree = model.check()
+            bounds = tree.leaf_stats({1: Column(1, LongType(), ("id",))}).columns.get(1)
+            for row in np.flatnonzero(tree.manifests.content == DATA).tolist() if bounds is not None else ():
+                files = tree.read_entries(tree.manifests, tree.types.union, STATS_OF_ID, rows=np.array([row])).live()
+                for side, bound in (("lower", bounds.lower), ("upper", bounds.upper)):
+                    if len(files) and bound is not None and bound.valid[row]:
+                        ends = [int.from_bytes(end, "little") for end in files.array(f"{side}.1").to_pylist()]
+                        assert bound.values[row] <= min(ends) if side == "lower" else bound.values[row] >= max(ends)
 
 
 def values_of(entries: EntriesTable) -> dict[str, Any]:
@@ -94,7 +188,7 @@ def _decoded(type_: Any, value: bytes) -> Any:
 
 
 @settings(max_examples=max(settings.default.max_examples // 2, 1))
-@given(tables(), st.sampled_from(SHAPES[:3]))
+@given(tables(), st.sampled_from(SHAPES[:4]))
 def test_manifests_written_back_hold_the_same_entries(
     found: tuple[Layout, list[dict[str, Any]]], shape: dict[str, Any]
 ) -> None:

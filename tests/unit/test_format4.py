@@ -32,6 +32,8 @@ from floeplan.metadata.manifests.manifest_list import concat_manifest_lists, rea
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.scan.plan import plan_scan
 from floeplan.snapshot.reader import SnapshotReader
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.commit import commit_change
 from tests.support.tables import commits
 from tests.support.tables.layouts import Layout, rows_of
 from tests.support.tables.producing import SCHEMA, SPECS, V3, data, positions, vector
@@ -398,6 +400,21 @@ def test_an_upgrade_that_cannot_be_expressed_is_refused(tmp_path: Path) -> None:
         fp.upgrade_format(table, 5)
     with pytest.raises(FloeplanError, match="is read-only"):
         fp.upgrade_format(table, 3)
+
+
+def test_an_upgrade_is_refused_for_a_data_file_without_a_scheme(tmp_path: Path) -> None:
+    """No manifest of format 4 could hold it, so that its manifest could never be rewritten."""
+    table = commits.create_table(commits.open_catalog(tmp_path), 3)
+    added = commits.append(table, [(77, "z")]).added_data
+    assert added is not None
+    at, path = added.table.schema.get_field_index("file_path"), added.path[0].as_py()
+    bare = pa.array([path.removeprefix("file://")], pa.large_string())
+    moved = EntriesTable(added.table.set_column(at, "file_path", bare), added.partition_types)
+    table = commit_change(table, SnapshotChange(Operation.APPEND, added_data=moved)).table
+    assert (77, "z") in commits.read_rows(table)
+    with pytest.raises(UnsupportedError, match=r"would take '/.*\.parquet' for a relative path"):
+        fp.upgrade_format(table, 4)
+    assert table.refresh().metadata.format_version == 3
 
 
 def test_the_command_upgrades(floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,8 @@ def assert_no_secret(text: str) -> None:
 
 COMMANDS = {
     "plan": "plan {table}",
-    "entries": "entries {table} -o {rows}.arrow",
+    "entries": "entries {table} -o {rows}.tree",
+    "entries in one file": "entries {table} -o {rows}.entries.parquet",
     "scan": "scan {table}",
     "inspect": "inspect {table}",
     "expire": "expire {table}",

@@ -292,6 +292,30 @@ def test_columns_without_values_are_known_from_statistics(tree: Tree, tmp_path: 
     assert not root.read([vector]).valid(vector).any()
 
 
+def test_columns_of_one_value_are_known_from_statistics(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    usual = pq.ParquetFile.read
+
+    def recorded(self: pq.ParquetFile, columns: list[str], **options: Any) -> pa.Table:
+        read.extend(columns)
+        return usual(self, columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read", recorded)
+    columns, bare = EntryColumns(WHOLE), ManifestOptions(statistics=False)
+    found = []
+    for options in (None, bare):
+        snapshot = tree.table.current_snapshot()
+        written = write_tree(tree.table, str(tmp_path / "again"), snapshot, leaf_entries=2, options=options)
+        opened = MetadataTree(written.root, tree.table.metadata)
+        read.clear()
+        found.append(rows_of(opened.read_entries(opened.manifests, opened.types.union, columns)))
+        assert ("file_format" in read) == ("spec_id" in read) == (options is bare)
+        assert {"location", "content_stats.id.lower_bound"} <= set(read)
+    assert found[0] == found[1]
+
+
 def test_the_command_writes_a_tree_that_plan_reads(
     tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -306,8 +330,28 @@ def test_the_command_writes_a_tree_that_plan_reads(
     assert written["bytes"] == sum(Path(path).stat().st_size for path in files)
     assert main(["plan", metadata, "--root", written["root"], "--where", "id = 35", "--no-footers", "--json"]) == 0
     assert [file["path"][-1] for file in json.loads(capsys.readouterr().out)["files"]] == ["3"]
-    assert main(["entries", metadata, "-o", str(tmp_path / "root"), "--leaf-entries", "2"]) == 2
+    assert main(["entries", metadata, "-o", str(tmp_path / "root.parquet"), "--leaf-entries", "2"]) == 2
     assert "--layout v4" in capsys.readouterr().err
+    assert main(["plan", metadata, "--root", str(tmp_path / "out")]) == 2
+    assert f"is a folder: give the root manifest in it, {written['root']}" in capsys.readouterr().err
+
+
+def test_the_layout_follows_from_the_path_and_plans_read_both(
+    tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata, single = str(tree.table.metadata_location), str(tmp_path / "entries.parquet")
+    assert main(["entries", metadata, "-o", str(tmp_path / "out"), "--json"]) == 0
+    captured = capsys.readouterr()
+    written = json.loads(captured.out)
+    assert (written["profile"], captured.err) == ("v4-draft-1.12.0", "")
+    assert main(["entries", metadata, "-o", single, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out).keys() >= {"entries", "specs", "partition_fields", "bytes"}
+    assert captured.err.count("\n") == 1
+    assert "deprecated" in captured.err
+    for root in (written["root"], single):
+        assert main(["plan", metadata, "--root", root, "--where", "id = 35", "--no-footers", "--json"]) == 0
+        assert [file["path"][-1] for file in json.loads(capsys.readouterr().out)["files"]] == ["3"]
 
 
 # --- manifests from a tree

@@ -44,7 +44,7 @@ COMMANDS = {
     "branch": ("commands.tables", "List, create, move or drop branches."),
     "tag": ("commands.tables", "List, create, move or drop tags."),
     "properties": ("commands.tables", "Show, set or remove table properties."),
-    "entries": ("commands.inspect", "Write the manifest entries of a snapshot to one Parquet file."),
+    "entries": ("commands.inspect", "Write the manifest entries of a snapshot as Parquet files."),
     "append": ("commands.dml", "Append the rows of Parquet files."),
     "delete": ("commands.dml", "Delete matching rows."),
     "update": ("commands.dml", "Update matching rows."),

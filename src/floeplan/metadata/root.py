@@ -24,16 +24,17 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import PrimitiveType
 
-from floeplan.errors import BadInputError, CorruptMetadataError, UnknownFileError
+from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError, UnknownFileError
 from floeplan.metadata.files import MAX_WORKERS, local_path
 from floeplan.metadata.manifests.entries import (
     ALL_COLUMNS,
@@ -47,6 +48,7 @@ from floeplan.metadata.manifests.entries import (
 )
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, parse_manifest_list
 from floeplan.metadata.manifests.values import parse_type, partition_arrow_type, to_physical
+from floeplan.metadata.v4.manifest_file import open_parquet
 from floeplan.metadata.v4.stats import pack_map
 from floeplan.metadata.v4.tree import MetadataTree
 from floeplan.partition.union import UnionPartitionType
@@ -131,17 +133,23 @@ class RootHeader:
 
 
 def open_root(location: str, metadata: TableMetadata, io: FileIO | None = None) -> RootManifest | MetadataTree:
-    """Open a root manifest of this layout, or the root of a metadata tree; the footer tells which it is."""
-    properties = _open(location, io).metadata.metadata or {}
-    return RootManifest(location, io) if HEADER_KEY in properties else MetadataTree(location, metadata, io)
+    """Open the root of a metadata tree, or a root manifest of this layout; the footer tells which it is."""
+    file = _open(location, io)
+    if HEADER_KEY in (file.metadata.metadata or {}):
+        return RootManifest(location, io, file)
+    return MetadataTree(location, metadata, io, file)
 
 
 def _open(location: str, io: FileIO | None) -> pq.ParquetFile:
-    path = local_path(location)
+    folder = Path(local_path(location) or "")
+    if local_path(location) is not None and folder.is_dir():
+        found = next((f", {path}" for path in sorted(folder.glob("*-root.parquet"))), "")
+        raise BadInputError(f"{location} is a folder: give the root manifest in it{found}", context={"file": location})
     try:
-        source = path if path is not None else (io or load_file_io(location=location)).new_input(location).open()
-        return pq.ParquetFile(source, page_checksum_verification=True)
-    except FileNotFoundError as error:
+        return open_parquet(location, io)
+    except FloeplanError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
         raise UnknownFileError(f"no root manifest {location}", context={"file": location}) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CorruptMetadataError(
@@ -152,9 +160,9 @@ def _open(location: str, io: FileIO | None) -> pq.ParquetFile:
 class RootManifest:
     """An open root manifest."""
 
-    def __init__(self, location: str, io: FileIO | None = None) -> None:
+    def __init__(self, location: str, io: FileIO | None = None, file: pq.ParquetFile | None = None) -> None:
         self.location = location
-        self._file = _open(location, io)
+        self._file = _open(location, io) if file is None else file
         self.header = RootHeader.parse(self._file.metadata.metadata, location)
         listed = self.header.manifest_list
         self.manifests = parse_manifest_list(listed, location) if listed else ManifestListTable.empty()

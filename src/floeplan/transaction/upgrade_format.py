@@ -3,8 +3,8 @@
 Rule: only the metadata changes. Snapshots, manifests and files stay as they are, and what is written from then on has
 the new format. Format 4 takes a path without a URI scheme for a relative one.
 
-Fail-safe: no lower format, because it could not express what the table has. Format 4 is refused where metadata or
-properties have paths without a scheme, which would then name other files.
+Fail-safe: no lower format, because it could not express what the table has. Format 4 is refused where metadata,
+properties or manifests have paths without a scheme, which would then name other files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from pyiceberg.table.update import (
 from floeplan.catalog import load_table, refreshed, update_to_commit
 from floeplan.errors import InvalidOptionError, UnsupportedError
 from floeplan.format4 import FORMAT, PATH_PROPERTIES, TableMetadataV4, first_relative, metadata_paths
-from floeplan.snapshot.reader import SnapshotReader, read_manifest_lists
+from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 
@@ -116,7 +117,7 @@ def _check(table: Table, to: int) -> None:
             context={"from": metadata.format_version, "to": to},
         )
     if metadata.format_version < FORMAT <= to:
-        relative = first_relative(pa.array(list(_paths(table)), pa.large_string()))
+        relative = next((path for path in map(first_relative, _paths(table)) if path is not None), None)
         if relative is not None:
             raise UnsupportedError(
                 f"format {FORMAT} would take {relative!r} for a relative path, because it has no URI scheme; such a "
@@ -125,15 +126,19 @@ def _check(table: Table, to: int) -> None:
             )
 
 
-def _paths(table: Table) -> Iterator[str]:
-    """The location of a table, and the paths in its metadata, its properties and the manifest lists of its branches."""
+def _paths(table: Table) -> Iterator[pa.Array]:
+    """The location of a table, and the paths in its metadata, its properties, and the manifests of its branches."""
     metadata = table.metadata
-    yield from (metadata.location, table.metadata_location, *metadata_paths(metadata))
-    yield from (metadata.properties[name] for name in PATH_PROPERTIES if name in metadata.properties)
+    named = [metadata.properties[name] for name in PATH_PROPERTIES if name in metadata.properties]
+    found = [metadata.location, table.metadata_location, *metadata_paths(metadata), *named]
+    yield pa.array(found, pa.large_string())
     heads = {ref.snapshot_id for ref in metadata.refs.values()}
-    snapshots = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in heads]
-    for manifests in read_manifest_lists(snapshots, table.io, table_location=metadata.location):
-        yield from manifests.path.to_pylist()
+    for snapshot in (one for one in metadata.snapshots if one.snapshot_id in heads):
+        reader = SnapshotReader.open(table, snapshot)
+        yield reader.manifests.path
+        entries = reader.entries(None, EntryColumns(frozenset({"referenced_data_file"}), partition=False))
+        yield entries.path
+        yield entries.array("referenced_data_file")
 
 
 def _changes(table: Table, to: int) -> Iterator[str]:

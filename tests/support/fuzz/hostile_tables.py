@@ -21,7 +21,7 @@ import traceback
 import uuid
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -49,6 +49,7 @@ from floeplan.metadata.files import Location, TableLocations
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.root_writer import write_root
 from floeplan.metadata.v4.convert import write_tree
+from floeplan.metadata.v4.mumbling import encode_positions
 from floeplan.metadata.v4.to_manifests import write_manifests
 from floeplan.metadata.v4.tree import MetadataTree
 from floeplan.parquet.footer.footer import ColumnChunks, read_footer
@@ -171,7 +172,7 @@ class FileSample:
         body = data[4:8] + edited_bytes(data[8:-4], edits)
         return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
-    def operations(self) -> list[Callable[[], object]]:
+    def operations(self, _: str) -> list[Callable[[], object]]:
         """Pruning by every kind of metadata, and reading with and without pruning."""
         path = str(self.files["footer"])
         options = PruneOptions(emit_roaring=True)
@@ -229,7 +230,7 @@ class Damageable(Protocol):
 
     def edits(self, target: str, random: Random) -> list[Edit]: ...
     def changed(self, target: str, data: bytes, edits: list[Edit]) -> bytes: ...
-    def operations(self) -> list[Callable[[], object]]: ...
+    def operations(self, target: str, /) -> list[Callable[[], object]]: ...
 
 
 class Sample:
@@ -249,12 +250,27 @@ class Sample:
         write_root(table, str(root), table.current_snapshot())
         tree = write_tree(table, str(folder / "tree"), table.current_snapshot(), leaf_entries=1)
         leaf = next(path for path in tree.leaves if "leaf" in path)
-        self.files = _files(table) | {"root": root, "v4 root": Path(tree.root), "v4 leaf": Path(leaf)}
+        # The root also removes a position from its second leaf.
+        removed = {"hex": encode_positions(np.array([0])).hex()}
+        edits: list[Edit] = [["set", ["rows", 1, "manifest_info", "dv"], removed]]
+        Path(tree.root).write_bytes(_changed_rows(Path(tree.root).read_bytes(), edits))
+        inline = write_tree(table, str(folder / "inline"), table.current_snapshot(), leaf_entries=0).root
+        self.files = _files(table) | {"root": root}
+        for name, path in {"v4 root": tree.root, "v4 leaf": leaf, "v4 inline": inline}.items():
+            self.files |= {name: Path(path), f"{name} rows": Path(path)}
 
     def edits(self, target: str, random: Random) -> list[Edit]:
         data = self.files[target].read_bytes()
         if target == "metadata":
             return tree_edits(json.loads(data), random, typed=False)
+        if target.endswith("rows"):
+            found = _stored_rows(data)
+            if random.random() < 0.3:
+                return [["set", ["types", random.choice(sorted(found["types"]))], random.choice(STORED_TYPES)]]
+            return [
+                [kind, ["rows", *place], *value]
+                for kind, place, *value in tree_edits(found["rows"], random, typed=True)
+            ]
         if _is_avro(target, data):
             return tree_edits(_records(data)[0], random, typed=True)
         return byte_edits(len(data), random)
@@ -262,11 +278,22 @@ class Sample:
     def changed(self, target: str, data: bytes, edits: list[Edit]) -> bytes:
         return _changed(target, data, edits)
 
-    def operations(self) -> list[Callable[[], object]]:
-        """All operations that need no catalog, and a few changes."""
+    def operations(self, target: str) -> list[Callable[[], object]]:
+        """All operations that need no catalog, and a few changes; for metadata trees only those that read them."""
         metadata, root = str(self.metadata), str(self.files["root"])
         rewrite = RewriteOptions(where="id > 3")
+        of_tree = str(self.files["v4 inline" if target.startswith("v4 inline") else "v4 root"])
+        tree = replace(SCAN, root=of_tree)
+        from_tree: list[Callable[[], object]] = [
+            lambda: plan_scan(metadata, "id = 12", options=tree).to_arrow(),
+            lambda: plan_scan(metadata, "id >= 5 AND part = 'a' OR part IS NULL", options=tree).explain(),
+            lambda: plan_scan(metadata, options=tree).to_dict(),
+            lambda: _manifests_from_tree(metadata, of_tree),
+        ]
+        if target.startswith("v4"):
+            return from_tree
         return [
+            *from_tree,
             lambda: plan_scan(metadata, "id >= 5 AND part = 'a'", options=SCAN).to_dict(),
             lambda: plan_scan(metadata, "id = 12 OR part IS NULL", options=SCAN).to_arrow(),
             lambda: plan_scan(metadata, options=SCAN).explain(),
@@ -274,14 +301,11 @@ class Sample:
             lambda: inspect_table(metadata).to_dict(),
             lambda: doctor(metadata).to_dict(),
             lambda: plan_scan(metadata, "id = 12", options=replace(SCAN, root=root)).to_arrow(),
-            lambda: plan_scan(metadata, "id = 12", options=replace(SCAN, root=str(self.files["v4 root"]))).to_arrow(),
-            lambda: plan_scan(metadata, options=replace(SCAN, root=str(self.files["v4 root"]))).to_dict(),
             lambda: RewriteDataFilesPlanner(metadata, rewrite, cache=False).plan_with_stats().to_dict(),
             lambda: upgrade_spec(metadata, options=UpgradeOptions(dry_run=True)).to_dict(),
             lambda: expire_snapshots(metadata, older_than_ms=2**53).to_dict(),
             lambda: remove_orphans(metadata, older_than=timedelta(days=1), now_s=2.0**40).to_dict(),
             lambda: _new_root(metadata),
-            lambda: _manifests_from_tree(metadata, str(self.files["v4 root"])),
             *(partial(self._changed_table, change) for change in CHANGES),
         ]
 
@@ -354,6 +378,8 @@ def _changed(target: str, data: bytes, edits: list[Edit]) -> bytes:
     """The file after the edits; unchanged if its schema does not allow them."""
     if target == "metadata":
         return json.dumps(edited_tree(json.loads(data), edits)).encode()
+    if target.endswith("rows"):
+        return _changed_rows(data, edits)
     if not _is_avro(target, data):
         return edited_bytes(data, edits)
     records, schema, header = _records(data)
@@ -361,6 +387,49 @@ def _changed(target: str, data: bytes, edits: list[Edit]) -> bytes:
     try:
         fastavro.writer(out, schema, edited_tree(records, edits), metadata=header)
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, struct.error):
+        return data
+    return out.getvalue()
+
+
+STORED_TYPES = ("int32", "int64", "string", "bool", "double", "binary")
+
+
+def _stored_rows(data: bytes) -> dict[str, Any]:
+    """The rows of a v4 manifest, and the type of each of its columns by its path."""
+    table = pq.read_table(pa.BufferReader(data))
+    return {"rows": table.to_pylist(), "types": dict(_types(table.schema))}
+
+
+def _types(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, str]]:
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            yield from _types(field.type, f"{above}{field.name}/")
+        yield f"{above}{field.name}", str(field.type)
+
+
+def _retyped(field: pa.Field, types: dict[str, str], above: str = "") -> pa.Field:
+    """A field of these types, of which everything may be null."""
+    path, type_ = f"{above}{field.name}", field.type
+    if types[path] != str(type_):
+        type_ = pa.type_for_alias(types[path])
+    elif pa.types.is_struct(type_):
+        type_ = pa.struct([_retyped(one, types, f"{path}/") for one in type_])
+    return pa.field(field.name, type_, True, field.metadata)
+
+
+def _changed_rows(data: bytes, edits: list[Edit]) -> bytes:
+    """A v4 manifest with other values or types; unchanged if they cannot be stored."""
+    table, found = pq.read_table(pa.BufferReader(data)), edited_tree(_stored_rows(data), edits)
+    properties = {k.decode(): v.decode() for k, v in pq.read_metadata(pa.BufferReader(data)).metadata.items()}
+    out = io.BytesIO()
+    try:
+        same = dict(_types(table.schema))
+        schema, wanted = (pa.schema([_retyped(one, types) for one in table.schema]) for types in (same, found["types"]))
+        changed = pa.Table.from_pylist([row or {} for row in found["rows"]], schema).cast(wanted)
+        with pq.ParquetWriter(out, wanted, store_schema=False) as writer:
+            writer.write_table(changed)
+            writer.add_key_value_metadata(properties)
+    except (pa.ArrowException, ValueError, TypeError, AttributeError, LookupError, OverflowError):
         return data
     return out.getvalue()
 
@@ -377,9 +446,9 @@ def damaged(sample: Damageable, target: str, edits: list[Edit]) -> Iterator[None
         path.write_bytes(intact)
 
 
-def examine(sample: Damageable) -> None:
-    """Run all operations; a Floeplan error is a valid result."""
-    for operation in sample.operations():
+def examine(sample: Damageable, target: str) -> None:
+    """Run all operations on a damaged file; a Floeplan error is a valid result."""
+    for operation in sample.operations(target):
         try:
             operation()
         except FloeplanError as error:
@@ -406,7 +475,7 @@ def run(sample: Damageable, target: str, edits: list[Edit]) -> str | None:
     faulthandler.dump_traceback_later(20 * SECONDS, exit=True)
     try:
         with damaged(sample, target, edits):
-            examine(sample)
+            examine(sample, target)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise

@@ -67,9 +67,7 @@ SCHEMA = Schema(
     NestedField(14, "ns", TimestampNanoType()),
     NestedField(15, "n", IntegerType()),
     NestedField(16, "at", TimestampType()),
-    NestedField(
-        17, "s", StructType(NestedField(18, "x", LongType()), NestedField(19, "tags", ListType(20, LongType())))
-    ),
+    NestedField(17, "s", NESTED),
     schema_id=2,
 )
 OLDER = Schema(*SCHEMA.fields, NestedField(GONE, "gone", StringType()), schema_id=1)
@@ -88,7 +86,14 @@ SPECS = (
     PartitionSpec(FIELDS[2], FIELDS[3], FIELDS[4], spec_id=3),
     PartitionSpec(FIELDS[6], FIELDS[5], spec_id=4),
     PartitionSpec(PartitionField(2, 1000, VoidTransform(), "old_name"), FIELDS[1], spec_id=5),
+    PartitionSpec(
+        PartitionField(3, 1001, DayTransform(), "when"),
+        PartitionField(18, 1007, TruncateTransform(2), "s.x_trunc"),
+        spec_id=6,
+    ),
 )
+"""Fields are renamed and replaced by void, and sources are dropped and nested."""
+
 PREDICATES = [
     None,
     "id = 3",

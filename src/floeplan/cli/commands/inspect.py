@@ -1,7 +1,8 @@
-"""``floeplan inspect`` summarizes a table; ``floeplan entries`` writes its manifest entries to one Parquet file."""
+"""``floeplan inspect`` summarizes a table; ``floeplan entries`` writes its manifest entries as Parquet files."""
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 BAR = 24
 MOST_SNAPSHOTS = 8
+DEPRECATED = (
+    "floeplan: warning: the layout of one file is deprecated, and plan --root reads it until the next release; "
+    "-o FOLDER writes a metadata tree"
+)
 
 
 class EntriesLayout(StrEnum):
@@ -119,13 +124,15 @@ OutputOption = Annotated[
         "-o",
         "--output",
         metavar="PATH",
-        help="The file to write (an existing one is replaced), or the folder of v3 and v4.",
+        help="The folder to write to, or FILE.parquet for the layout 'file'.",
     ),
 ]
 LayoutOption = Annotated[
-    EntriesLayout,
+    EntriesLayout | None,
     typer.Option(
-        "--layout", help="One file, the metadata tree of the Iceberg v4 draft, or manifests from such a tree."
+        "--layout",
+        help="v4: a metadata tree of the Iceberg v4 draft (default). v3: manifests from such a tree. "
+        "file: one file (default for FILE.parquet; deprecated).",
     ),
 ]
 LeafOption = Annotated[
@@ -148,7 +155,7 @@ TreeRootOption = Annotated[
 def entries(
     table: common.TableArgument,
     output: OutputOption,
-    layout: LayoutOption = EntriesLayout.FILE,
+    layout: LayoutOption = None,
     leaf_entries: LeafOption = None,
     keep_manifests: KeepOption = False,
     root: TreeRootOption = None,
@@ -157,19 +164,22 @@ def entries(
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Write the manifest entries of a snapshot to one Parquet file. It has the entries of all partition specs.
+    """Write the manifest entries of a snapshot as Parquet files. They have the entries of all partition specs.
 
-    With --layout v4 (experimental) they are written to a folder as a root manifest and leaves of the Iceberg v4 draft.
+    The files are a metadata tree of the Iceberg v4 draft (experimental): a root manifest and leaves in a folder.
     With --layout v3 --root FILE such a tree is written back as a manifest list and manifests.
+    With -o FILE.parquet all entries go to one file in Floeplan's earlier layout, which is deprecated.
 
-    floeplan entries db.events -o root.parquet
+    floeplan entries db.events -o tree
     """
     from floeplan.catalog import load_table
     from floeplan.errors import BadInputError
     from floeplan.snapshot.reader import resolve_target
 
+    if layout is None:
+        layout = EntriesLayout.FILE if output.endswith(".parquet") else EntriesLayout.V4
     if (leaf_entries is not None or keep_manifests) and layout is not EntriesLayout.V4:
-        raise BadInputError("--leaf-entries and --keep-manifests need --layout v4")
+        raise BadInputError("--leaf-entries and --keep-manifests need --layout v4, which writes to a folder")
     if (root is None) == (layout is EntriesLayout.V3):
         raise BadInputError("--layout v3 needs --root FILE, the root of a metadata tree, and --root needs --layout v3")
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref)
@@ -199,7 +209,9 @@ def entries(
         return
     from floeplan.metadata.root_writer import write_root
 
-    common.show(write_root(target.table, output, target.snapshot, io=target.table.io), draw_root, as_json=json)
+    summary = write_root(target.table, output, target.snapshot, io=target.table.io)
+    print(DEPRECATED, file=sys.stderr)  # noqa: T201
+    common.show(summary, draw_root, as_json=json)
 
 
 def draw_root(summary: RootSummary) -> RenderableType:

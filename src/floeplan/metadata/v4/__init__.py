@@ -16,6 +16,7 @@ Reading order:
 - ``stats``: typed bounds as single values and back, maps of statistics, aggregation for leaves.
 - ``manifest_file``: columns of a manifest by field id.
 - ``row_entries``: rows of manifests as manifest entries.
+- ``listing``: a root as a manifest list: its own files, and the manifests it refers to.
 - ``tree``: a root and its leaves as ``floeplan.snapshot.reader`` reads a snapshot.
 - ``writer``: rows of data files and references to manifests, written as Parquet.
 - ``convert``: a snapshot as a tree.

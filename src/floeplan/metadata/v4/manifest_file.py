@@ -8,7 +8,7 @@ Fail-safe: a file that is damaged or lacks a required column is an error that na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,13 +24,16 @@ from floeplan.metadata.manifests.parquet_reader import MOST_BYTES, UNREADABLE, f
 from floeplan.metadata.v4 import fields as ids
 from floeplan.predicate.stats import POOL
 from floeplan.text import one_line
-from floeplan.vectors import Ints, Mask, arrow, integers, one_array, valid_mask, without_nulls
+from floeplan.vectors import Ints, Mask, arrow, arrow_binary, integers, one_array, valid_mask, without_nulls
 
 Path = tuple[int, ...]
 """The field ids that lead to a column."""
 
 Names = tuple[str, ...]
 """The names that lead to it."""
+
+ARROW_SCHEMA = b"ARROW:schema"
+"""The key of the Arrow schema that Arrow stores in a footer."""
 
 REQUIRED: tuple[Path, ...] = (
     (ids.TRACKING, ids.STATUS),
@@ -44,29 +47,49 @@ REQUIRED: tuple[Path, ...] = (
 OFTEN_NULL = frozenset({(ids.KEY_METADATA,), (ids.SORT_ORDER_ID,), (ids.TRACKING, ids.FIRST_ROW_ID)})
 """Columns that nearly all manifests have no values of; statistics of the footer tell it for less than reading them."""
 
+MANY_VALUES = frozenset({(ids.LOCATION,), (ids.RECORD_COUNT,), (ids.FILE_SIZE,)})
+"""Columns that nearly never have one value."""
+
+
+def open_parquet(path: str, io: FileIO | None) -> pq.ParquetFile:
+    """A metadata file that is a Parquet file; raises as ``open_file``, and what Arrow raises for other files."""
+    return pq.ParquetFile(open_file(path, io), page_checksum_verification=True)
+
 
 class ManifestFile:
-    """An open root or leaf; ``like`` is another one, which nearly always has the same schema."""
+    """An open root or leaf.
+
+    ``like`` is another one, which nearly always has the same schema; ``file`` is the file itself if it is open.
+    """
 
     def __init__(
-        self, path: str, io: FileIO | None, expected_bytes: int | None = None, like: ManifestFile | None = None
+        self,
+        path: str,
+        io: FileIO | None,
+        expected_bytes: int | None = None,
+        like: ManifestFile | None = None,
+        file: pq.ParquetFile | None = None,
     ) -> None:
         self.path = path
         try:
-            self._file = pq.ParquetFile(open_file(path, io), page_checksum_verification=True)
+            self._file = open_parquet(path, io) if file is None else file
             footer = self._file.metadata
-            self.schema: pa.Schema = self._file.schema_arrow
+            self.rows = footer.num_rows
+            self.properties: Mapping[bytes, bytes] = footer.metadata or {}
             claimed = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
             size = expected_bytes or claimed
-            same = like if like is not None and self.schema.equals(like.schema, check_metadata=True) else None
-            self.found: Mapping[Path, Names] = _columns_by_id(self.schema) if same is None else same.found
-            self._places: dict[str, int] = {} if same is None else same._places
+            same = like if like is not None and self._is_like(like) else None
+            if same is None:
+                columns = _columns_by_id(self._file.schema_arrow)
+                self.found: Mapping[Path, Names] = {path: names for path, (names, _) in columns.items()}
+                self._types = {path: type_ for path, (_, type_) in columns.items()}
+                self._places: dict[str, int] = {}
+            else:
+                self.found, self._types, self._places = same.found, same._types, same._places
         except FloeplanError:
             raise
         except UNREADABLE as error:
             raise self.damaged(one_line(error)) from error
-        self.rows = footer.num_rows
-        self.properties: Mapping[bytes, bytes] = footer.metadata or {}
         if claimed > MOST_BYTES or self.rows > max(size, claimed):
             raise self.damaged("its footer counts more rows than its bytes can hold")
         missing = [path for path in REQUIRED if path not in self.found]
@@ -74,43 +97,80 @@ class ManifestFile:
             numbers = ", ".join(str(path[-1]) for path in missing)
             raise self.damaged(f"it lacks the columns with the field ids {numbers}")
 
+    def _is_like(self, other: ManifestFile) -> bool:
+        """Whether names, ids and types of the columns are the same; an Arrow schema in a footer may change types."""
+        if self.properties.get(ARROW_SCHEMA) != other.properties.get(ARROW_SCHEMA):
+            return False
+        return bool(self._file.metadata.schema.equals(other._file.metadata.schema))
+
     def damaged(self, why: str) -> CorruptMetadataError:
         """The error that names the file."""
         return CorruptMetadataError(f"{self.path} is not a valid v4 manifest: {why}", context={"file": self.path})
 
     def read(self, wanted: Iterable[Path]) -> Rows:
-        """The columns that the file has, and no others."""
+        """The columns that the file has, and no others; those with one value are known from the footer."""
         paths = [path for path in dict.fromkeys(wanted) if path in self.found]
         try:
-            table = self._file.read([".".join(self.found[path]) for path in paths], use_threads=False)
-            rows = _flat(table, {path: self.found[path] for path in paths}, self.path)
+            same = {path: value for path in paths if (value := self._one_value(path)) is not None}
+            stored = [path for path in paths if path not in same]
+            table = self._file.read([".".join(self.found[path]) for path in stored], use_threads=False)
+            rows = _flat(table, {path: self.found[path] for path in stored}, same, self.path, self.rows)
         except UNREADABLE as error:
             raise self.damaged(one_line(error)) from error
-        if len(rows) != self.rows:
-            raise self.damaged(f"it has {len(rows)} rows, its footer counts {self.rows}")
+        if stored and len(table) != self.rows:
+            raise self.damaged(f"it has {len(table)} rows, its footer counts {self.rows}")
         return rows
 
     def is_null(self, path: Path) -> bool:
         """Whether statistics of the footer show that a column has no values, so that it need not be read."""
         if path not in self.found:
             return True
-        name, footer = ".".join(self.found[path]), self._file.metadata
-        if not self._places:
-            self._places |= {footer.schema.column(at).path: at for at in range(footer.num_columns)}
         try:
-            chunks = [footer.row_group(number).column(self._places[name]) for number in range(footer.num_row_groups)]
-            stats = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
-            return all(one is not None and one.has_null_count and one.num_values == 0 for one in stats)
+            return all(one is not None and one.has_null_count and one.num_values == 0 for one in self._stats(path))
         except UNREADABLE:
             return False  # read it
 
+    def _one_value(self, path: Path) -> pa.Scalar | None:
+        """The value of all rows, if equal bounds in the footer show that there is one, as of spec or format."""
+        if path in MANY_VALUES:
+            return None
+        value: int | bytes | None = None
+        for stats in self._stats(path):
+            # Bounds may be truncated; a value between two equal ones is equal to them all the same.
+            if stats is None or not (stats.has_min_max and stats.has_null_count) or stats.null_count:
+                return None
+            low, high = stats.min_raw, stats.max_raw
+            if low != high or value not in (None, low) or not isinstance(low, int | bytes):
+                return None
+            value = low
+        if value is None:
+            return None
+        type_ = self._types[path]
+        if isinstance(value, bytes):
+            return arrow_binary([value]).cast(type_)[0] if pa.types.is_string(type_) else None
+        if type_ in (pa.int32(), pa.int64(), pa.date32()):
+            return arrow(np.array([value], dtype=np.int64 if type_ == pa.int64() else np.int32)).cast(type_)[0]
+        return None
 
-def _columns_by_id(fields: Iterable[pa.Field], above: Path = (), names: Names = ()) -> dict[Path, Names]:
-    """Every column, and struct, with the names that lead to it."""
-    found: dict[Path, Names] = {}
+    def _stats(self, path: Path) -> Iterator[pq.Statistics | None]:
+        """The statistics of a column in each row group."""
+        footer = self._file.metadata
+        if not self._places:
+            self._places |= {footer.schema.column(at).path: at for at in range(footer.num_columns)}
+        at = self._places.get(".".join(self.found[path]))
+        for number in range(footer.num_row_groups):
+            chunk = None if at is None else footer.row_group(number).column(at)
+            yield chunk.statistics if chunk is not None and chunk.is_stats_set else None
+
+
+def _columns_by_id(
+    fields: Iterable[pa.Field], above: Path = (), names: Names = ()
+) -> dict[Path, tuple[Names, pa.DataType]]:
+    """Every column, and struct, with the names that lead to it and its type."""
+    found: dict[Path, tuple[Names, pa.DataType]] = {}
     for field in fields:
         path, here = (*above, field_id_of(field)), (*names, field.name)
-        found.setdefault(path, here)
+        found.setdefault(path, (here, field.type))
         if pa.types.is_struct(field.type):
             found |= {key: value for key, value in _columns_by_id(field.type, path, here).items() if key not in found}
     return found
@@ -155,10 +215,7 @@ class Rows:
 
     def resolved(self, location: str) -> Rows:
         """With absolute paths of files, as large strings: all paths of a table may have more than 2 GB."""
-        paths = self.columns[(ids.LOCATION,)]
-        if not (pa.types.is_string(paths.type) or pa.types.is_large_string(paths.type)):
-            return self
-        resolved = resolve_all(location, paths).cast(pa.large_string(), memory_pool=POOL)
+        resolved = resolve_all(location, self.text((ids.LOCATION,))).cast(pa.large_string(), memory_pool=POOL)
         return replace(self, columns={**self.columns, (ids.LOCATION,): resolved})
 
     def array(self, path: Path) -> pa.Array | None:
@@ -170,11 +227,38 @@ class Rows:
         array = self.array(path)
         if array is None:
             return np.full(len(self), missing, dtype=np.int64)
-        if not pa.types.is_signed_integer(array.type):
-            raise CorruptMetadataError(
-                f"{self.path} stores field {path[-1]} as {array.type}, not as an integer", context={"file": self.path}
-            )
+        self.check_ints(path)
         return integers(without_nulls(array, missing))
+
+    def check_ints(self, path: Path) -> None:
+        """Refuse a column that is missing or not of integers."""
+        type_ = self._required(path).type
+        if not pa.types.is_signed_integer(type_):
+            raise self._stored_as(path, type_, "an integer")
+
+    def text(self, path: Path) -> pa.Array:
+        """A column of text; refused if it is missing."""
+        array = self._required(path)
+        if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+            raise self._stored_as(path, array.type, "text")
+        return array
+
+    def binary(self, path: Path) -> pa.Array | None:
+        """A column of byte strings."""
+        array = self.columns.get(path)
+        if not (array is None or pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
+            raise self._stored_as(path, array.type, "binary")
+        return array
+
+    def _required(self, path: Path) -> pa.Array:
+        if path not in self.columns:
+            raise CorruptMetadataError(f"{self.path} has no field {path[-1]}", context={"file": self.path})
+        return self.columns[path]
+
+    def _stored_as(self, path: Path, type_: pa.DataType, expected: str) -> CorruptMetadataError:
+        return CorruptMetadataError(
+            f"{self.path} stores field {path[-1]} as {type_}, not as {expected}", context={"file": self.path}
+        )
 
     def valid(self, path: Path) -> Mask:
         """Where a column has a value, or where an outer struct is not null."""
@@ -184,8 +268,8 @@ class Rows:
         return np.zeros(len(self), dtype=np.bool_) if array is None else valid_mask(array)
 
 
-def _flat(table: pa.Table, wanted: Mapping[Path, Names], of: str) -> Rows:
-    """The columns of structs as columns of their own."""
+def _flat(table: pa.Table, wanted: Mapping[Path, Names], same: Mapping[Path, pa.Scalar], of: str, length: int) -> Rows:
+    """The columns of structs as columns of their own; ``same`` has the columns with one value."""
     known: dict[Names, pa.Array] = {}
 
     def column(names: Names) -> pa.Array:
@@ -198,5 +282,7 @@ def _flat(table: pa.Table, wanted: Mapping[Path, Names], of: str) -> Rows:
         return known[names]
 
     columns = {path: column(names) for path, names in wanted.items()}
+    columns |= {path: pa.repeat(value, length, memory_pool=POOL) for path, value in same.items()}
     present = {path[:1]: valid_mask(known[names[:1]]) for path, names in wanted.items() if len(path) > 1}
-    return Rows(columns, present, of, len(table))
+    present |= {path[:1]: np.ones(length, dtype=np.bool_) for path in same if len(path) > 1}
+    return Rows(columns, present, of, length)

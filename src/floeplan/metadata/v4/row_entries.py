@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.types import DateType, PrimitiveType, UnknownType
+from pyiceberg.types import DateType, LongType, PrimitiveType, UnknownType
 
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnsupportedError
 from floeplan.format4 import resolve_all
@@ -62,6 +62,9 @@ _METRICS = {"lower": ids.LOWER, "upper": ids.UPPER, "value_count": ids.VALUES, "
 _METRICS |= {"nan_count": ids.NANS}
 _STATUS = np.array([Status.EXISTING, Status.ADDED, Status.DELETED, Status.DELETED, Status.EXISTING])
 """The status of an entry by the status of a tracked file."""
+
+_MOST_COUNTED = 1 << 16
+"""Spec ids up to this are looked up in a table, larger ones by sorting."""
 
 VECTOR = ids.DELETION_VECTOR
 VECTOR_PATHS: tuple[Path, ...] = (
@@ -111,22 +114,24 @@ class EntryTypes:
 def checked(rows: Rows, *, root: bool) -> Rows:
     """Refuse rows that have no place in a manifest, or whose meaning is not known."""
 
-    def refuse(wrong: Mask, why: str, kind: type[FloeplanError] = CorruptMetadataError) -> None:
-        if wrong.any():
+    def refuse(wrong: np.bool_ | bool, why: str, kind: type[FloeplanError] = CorruptMetadataError) -> None:
+        if wrong:
             raise kind(f"{rows.path} {why}", context={"file": rows.path})
 
     status, content = rows.ints((ids.TRACKING, ids.STATUS)), rows.ints((ids.CONTENT_TYPE,))
-    refuse((status < 0) | (status >= len(EntryStatus)), "has a row whose status is missing or unknown")
-    is_manifest = (content == ContentType.DATA_MANIFEST) | (content == ContentType.DELETE_MANIFEST)
-    if not root:
-        refuse(is_manifest, "is a leaf and refers to manifests: the tree has two levels")
-    live = live_rows(status)
-    why = "has an equality delete file, which manifests of format 4 do not hold"
-    refuse(live & (content == ContentType.EQUALITY_DELETES), why, UnsupportedError)
-    refuse(live & ~is_manifest & (content != ContentType.DATA), "has a row of an unknown content type")
-    why = "has a file whose columns were replaced by column files, which Floeplan does not read"
-    refuse(live & rows.valid((ids.COLUMN_FILES,)), why, UnsupportedError)
-    refuse(rows.ints((ids.RECORD_COUNT,)) < 0, "has a row without a record count")
+    unknown = status.min(initial=0) < 0 or status.max(initial=0) >= len(EntryStatus)
+    refuse(unknown, "has a row whose status is missing or unknown")
+    if content.any():  # nearly always a leaf has data files only, which are 0
+        is_manifest = (content == ContentType.DATA_MANIFEST) | (content == ContentType.DELETE_MANIFEST)
+        refuse(not root and is_manifest.any(), "is a leaf and refers to manifests: the tree has two levels")
+        others = live_rows(status) & ~is_manifest & (content != ContentType.DATA)
+        why = "has an equality delete file, which manifests of format 4 do not hold"
+        refuse((others & (content == ContentType.EQUALITY_DELETES)).any(), why, UnsupportedError)
+        refuse(others.any(), "has a row of an unknown content type")
+    if rows.array((ids.COLUMN_FILES,)) is not None:
+        why = "has a file whose columns were replaced by column files, which Floeplan does not read"
+        refuse((live_rows(status) & rows.valid((ids.COLUMN_FILES,))).any(), why, UnsupportedError)
+    refuse(rows.ints((ids.RECORD_COUNT,)).min(initial=0) < 0, "has a row without a record count")
     return rows
 
 
@@ -136,17 +141,24 @@ def live_rows(status: Ints) -> Mask:
 
 
 def file_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: EntryColumns) -> EntriesTable:
-    """The entries of data files; only their sequence numbers, snapshot and row ids are inherited."""
+    """The entries of data files with resolved paths; only sequence numbers, snapshot and row ids are inherited."""
     raw: dict[str, RawColumn] = {}
     for name in {*_ALWAYS, *(columns.names & _OF_ENTRY.keys())}:
-        array = rows.array(_OF_ENTRY[name])
+        path = _OF_ENTRY[name]
+        array = rows.array(path)
         if array is None:
             continue
         if name == "split_offsets":
-            raw |= _listed(name, array)
+            raw |= _listed(rows, name, array)
+        elif name == "status" and rows.ints(path).max(initial=0) > Status.DELETED:
+            raw[name] = _numbers(_STATUS[rows.ints(path)])
+        elif name in ("file_path", "file_format"):
+            raw[name] = raw_column(rows.text(path))
+        elif name == "key_metadata":
+            raw[name] = raw_column(rows.binary(path))
         else:
-            raw[name] = raw_column(resolve_all(types.location, array) if name == "file_path" else array)
-    raw["status"] = _numbers(_STATUS[rows.ints((ids.TRACKING, ids.STATUS))])
+            rows.check_ints(path)
+            raw[name] = raw_column(array)
     specs = spec_ids(rows, types)
     if columns.partition:
         raw |= _partition(rows, specs, types)
@@ -162,12 +174,11 @@ def file_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: EntryCo
 
 
 def vector_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: EntryColumns) -> EntriesTable:
-    """The deletion vectors of data files as delete files; all rows have one.
+    """The deletion vectors of data files with resolved paths as delete files; all rows have one.
 
     A tracked file knows the snapshot of its vector, not the sequence number. Where the snapshot is expired, the data
     file's number stands for it: the vector applies to that one file and is never older.
     """
-    data = {name: rows.array(_OF_ENTRY[name]) for name in ("sequence_number", "file_path")}
     changed = rows.ints((ids.TRACKING, ids.DV_SNAPSHOT_ID))
     own = rows.ints(_OF_ENTRY["sequence_number"], 0)
     known = np.array(sorted(types.snapshots), dtype=np.int64)
@@ -178,23 +189,25 @@ def vector_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: Entry
         hit = known[np.minimum(at, len(known) - 1)] == changed
         listed = np.array([types.snapshots[one] for one in known.tolist()], dtype=np.int64)
         numbers = np.where(hit, listed[np.minimum(at, len(known) - 1)], own)
-    location, offset, size, cardinality, key = (rows.array(path) for path in VECTOR_PATHS)
+    location, offset, size, cardinality, key = VECTOR_PATHS
+    for path in (offset, size, cardinality):
+        rows.check_ints(path)
     raw = {
         "status": _numbers(np.full(len(rows), int(Status.EXISTING))),
         "content": _numbers(np.full(len(rows), int(Content.POSITION_DELETES))),
         "sequence_number": _numbers(np.maximum(numbers, own)),
         "file_sequence_number": _numbers(np.maximum(numbers, own)),
         "snapshot_id": raw_column(arrow(changed, changed < 0)),
-        "file_path": raw_column(resolve_all(types.location, location)),
+        "file_path": raw_column(resolve_all(types.location, rows.text(location))),
         "file_format": raw_column(pa.repeat(pa.scalar("PUFFIN"), len(rows))),
-        "record_count": raw_column(cardinality),
-        "file_size_in_bytes": raw_column(size),
-        "content_offset": raw_column(offset),
-        "content_size_in_bytes": raw_column(size),
-        "referenced_data_file": raw_column(resolve_all(types.location, data["file_path"])),
+        "record_count": raw_column(rows.array(cardinality)),
+        "file_size_in_bytes": raw_column(rows.array(size)),
+        "content_offset": raw_column(rows.array(offset)),
+        "content_size_in_bytes": raw_column(rows.array(size)),
+        "referenced_data_file": raw_column(rows.text(_OF_ENTRY["file_path"])),
     }
-    if key is not None:
-        raw["key_metadata"] = raw_column(key)
+    if rows.binary(key) is not None:
+        raw["key_metadata"] = raw_column(rows.binary(key))
     specs = spec_ids(rows, types)
     if columns.partition:
         raw |= _partition(rows, specs, types)
@@ -208,7 +221,7 @@ def vector_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: Entry
 def spec_ids(rows: Rows, types: EntryTypes) -> Ints:
     """The spec of every file; a file without one is unpartitioned."""
     specs = rows.ints((ids.SPEC_ID,))
-    if (specs < 0).any():
+    if specs.min(initial=0) < 0:
         unpartitioned = [spec_id for spec_id, spec in types.union.specs.items() if spec.unpartitioned]
         if not unpartitioned:
             raise CorruptMetadataError(
@@ -216,7 +229,7 @@ def spec_ids(rows: Rows, types: EntryTypes) -> Ints:
                 context={"file": rows.path},
             )
         specs = np.where(specs < 0, unpartitioned[0], specs)
-    unknown = set(np.unique(specs).tolist()) - types.union.specs.keys()
+    unknown = set(_distinct(specs)) - types.union.specs.keys()
     if unknown:
         known = ", ".join(map(str, sorted(types.union.specs)))
         raise CorruptMetadataError(
@@ -230,16 +243,18 @@ def _partition(rows: Rows, specs: Ints, types: EntryTypes) -> dict[str, RawColum
     """The columns of the union tuple; values of fields that the file's spec does not have are ignored."""
     raw: dict[str, RawColumn] = {}
     has_tuple = rows.valid((ids.PARTITION,))
+    distinct = _distinct(specs)
     for field in types.union.fields:
-        member = np.isin(specs, list(field.positions))
-        if not member.any():
+        having = [spec_id for spec_id in distinct if spec_id in field.positions]
+        if not having:
             continue
+        member = _is_one_of(specs, having)
         array, type_ = rows.array((ids.PARTITION, field.field_id)), field.bound.column.type
         if array is None:
             if field.bound.source_id not in types.current:
                 continue  # Iceberg Java stores no column whose source was dropped
             raise _no_tuple(rows, int(specs[np.argmax(member)]), field.name)
-        if not has_tuple[member].all():
+        if not (has_tuple | ~member).all():
             raise _no_tuple(rows, int(specs[np.argmax(member & ~has_tuple)]), field.name)
         is_day = isinstance(type_, DateType) and pa.types.is_int32(array.type)
         if not (isinstance(type_, UnknownType) or fits_type(array.type, type_) or is_day):
@@ -250,6 +265,21 @@ def _partition(rows: Rows, specs: Ints, types: EntryTypes) -> dict[str, RawColum
         column = raw_column(array)
         raw[partition_column(field.id)] = column if member.all() else replace(column, valid=column.valid & member)
     return raw
+
+
+def _distinct(specs: Ints) -> list[int]:
+    """The specs that occur."""
+    small = specs.max(initial=0) <= _MOST_COUNTED
+    found: list[int] = (np.flatnonzero(np.bincount(specs)) if small else np.unique(specs)).tolist()
+    return found
+
+
+def _is_one_of(specs: Ints, some: list[int]) -> Mask:
+    if specs.max(initial=0) > _MOST_COUNTED:
+        return np.isin(specs, some)
+    lookup = np.zeros(_MOST_COUNTED + 1, dtype=np.bool_)
+    lookup[some] = True
+    return lookup[specs]
 
 
 def _no_tuple(rows: Rows, spec_id: int, field: str) -> CorruptMetadataError:
@@ -272,7 +302,7 @@ def _column_stats(rows: Rows, field_id: int, types: EntryTypes) -> dict[str, Raw
             continue
         if name in ("lower", "upper"):
             raw[f"{name}.{field_id}"] = RawColumn.of(single_values(known[0], array), array.type)
-        elif pa.types.is_signed_integer(array.type):
+        elif fits_type(array.type, LongType()):
             raw[f"{name}.{field_id}"] = raw_column(array)
     return raw
 
@@ -285,7 +315,11 @@ def _stat_map(name: str, stats: Mapping[int, Mapping[str, RawColumn]], rows: int
     return pack_map(name, found, np.zeros(rows, dtype=np.bool_))
 
 
-def _listed(name: str, array: pa.Array) -> dict[str, RawColumn]:
+def _listed(rows: Rows, name: str, array: pa.Array) -> dict[str, RawColumn]:
+    if not (pa.types.is_list(array.type) and pa.types.is_signed_integer(array.type.value_type)):
+        raise CorruptMetadataError(
+            f"{rows.path} stores {name} as {array.type}, not as a list of integers", context={"file": rows.path}
+        )
     counts = pc.list_value_length(array).cast(pa.int64())
     return {name: raw_column(counts), f"{name}[]": raw_column(array.flatten())}
 

@@ -1,44 +1,36 @@
 """``MetadataTree``: a root and its leaves, in the form in which ``floeplan.snapshot.reader`` reads a snapshot.
 
-The rows of the manifest list are what a plan can skip:
-
-- the data files in the root itself, and their deletion vectors,
-- every leaf, and the deletion vectors of its files,
-- every manifest of format 1 to 3 that the root refers to.
-
-``leaf_stats`` has the statistics that the root keeps of each leaf, which replace partition summaries.
+``manifests`` is the root as a manifest list. ``leaf_stats`` has the statistics that the root keeps of each leaf, which
+replace partition summaries.
 
 Rule: rows inherit sequence numbers, snapshot and row ids from the reference to their leaf, as in Iceberg Java. Rows of
 the root inherit nothing. Positions in the deletion vector of a leaf are removed after row ids are assigned.
 Fail-safe: an unknown profile, a root of another table or snapshot, a leaf that is missing or has another number of
-rows, a reference inside of a leaf, or positions beyond a leaf are errors. Counts of a leaf never prove it empty.
+rows, and a reference inside of a leaf are errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from enum import IntEnum
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import DoubleType, FloatType
+from pyiceberg.types import DoubleType, FloatType, LongType
 
-from floeplan.errors import BadInputError, CorruptMetadataError, UnsupportedError
-from floeplan.format4 import resolve_all
+from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.metadata.files import MAX_WORKERS, local_path
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, Origin
-from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN, ManifestListTable, Summaries
+from floeplan.metadata.manifests.manifest_list import UNKNOWN, ManifestListTable
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.values import decode_bounds
 from floeplan.metadata.v4 import fields as ids
-from floeplan.metadata.v4.fields import ContentType, EntryStatus
+from floeplan.metadata.v4.listing import LISTED, Kind, list_root
 from floeplan.metadata.v4.manifest_file import OFTEN_NULL, ManifestFile, Rows
-from floeplan.metadata.v4.mumbling import decode_positions
 from floeplan.metadata.v4.row_entries import (
     VECTOR_PATHS,
     EntryTypes,
@@ -50,44 +42,26 @@ from floeplan.metadata.v4.row_entries import (
     with_columns,
 )
 from floeplan.metadata.v4.schemas import union_tuple_type
-from floeplan.metadata.v4.stats import single_values
+from floeplan.metadata.v4.stats import fits_type, single_values
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import Ints, Mask, arrow, arrow_binary
+from floeplan.vectors import Ints, Mask, arrow
 
 T = TypeVar("T")
 R = TypeVar("R")
-_TRACKING = ids.TRACKING
-_REFERENCE = (
-    *((_TRACKING, field_id) for field_id in (ids.STATUS, ids.SNAPSHOT_ID, ids.SEQUENCE_NUMBER, ids.FIRST_ROW_ID)),
-    *((field_id,) for field_id in (ids.CONTENT_TYPE, ids.FILE_FORMAT_VERSION, ids.LOCATION, ids.RECORD_COUNT)),
-    *((field_id,) for field_id in (ids.FILE_SIZE, ids.SPEC_ID, ids.KEY_METADATA, ids.COLUMN_FILES)),
-    *((ids.MANIFEST_INFO, field_id) for field_id in (*ids.FILE_COUNTS.values(), *ids.ROW_COUNTS.values())),
-    *((ids.MANIFEST_INFO, field_id) for field_id in (ids.MIN_SEQUENCE_NUMBER, ids.MANIFEST_DV)),
-    (ids.DELETION_VECTOR, ids.DV_OFFSET),
-)
-"""What is read of every row of the root."""
-
-
-class _Kind(IntEnum):
-    """What a row of the manifest list stands for."""
-
-    INLINE = 0
-    INLINE_VECTORS = 1
-    LEAF = 2
-    LEAF_VECTORS = 3
-    OLDER = 4
 
 
 class MetadataTree:
     """An open root; leaves are opened when their entries are read."""
 
-    def __init__(self, location: str, metadata: TableMetadata, io: FileIO | None = None) -> None:
+    def __init__(
+        self, location: str, metadata: TableMetadata, io: FileIO | None = None, file: pq.ParquetFile | None = None
+    ) -> None:
         self.location = location
-        self._metadata, self._io = metadata, io
+        self._io = io
         union_tuple_type(metadata)  # refuses a table whose specs have no union
         self.types = EntryTypes(
             union=UnionPartitionType.of_table(metadata),
@@ -96,17 +70,14 @@ class MetadataTree:
             snapshots={one.snapshot_id: one.sequence_number or 0 for one in metadata.snapshots},
             current=frozenset(fields_by_id(metadata.schema())),
         )
-        self._root = ManifestFile(location, io)
+        self._root = ManifestFile(location, io, file=file)
         self._check_profile()
-        self._rows = checked(self._root.read(_REFERENCE), root=True)
+        self._rows = checked(self._root.read(LISTED), root=True)
         self._leaves: dict[int, ManifestFile] = {}
         self._like: ManifestFile | None = None
-        self.removed: dict[int, Ints] = {}
-        """Positions that are removed from each leaf, by the row of the root that refers to it."""
-        self._kinds: list[_Kind] = []
-        self.references: list[int] = []
-        """The row of the root for each manifest; -1 for the root's own files."""
-        self.manifests = self._listed()
+        listing = list_root(self._rows, metadata.location)
+        self.manifests, self.references, self.removed = listing.manifests, listing.references, listing.removed
+        self._kinds, self._inline = listing.kinds, listing.inline
 
     # --- the root
 
@@ -141,112 +112,8 @@ class MetadataTree:
         """The root and its leaves."""
         yield self._root
         for manifest, kind in enumerate(self._kinds):
-            if kind is _Kind.LEAF:
+            if kind is Kind.LEAF:
                 yield self._leaf(manifest)
-
-    def _corrupt(self, why: str) -> CorruptMetadataError:
-        return CorruptMetadataError(f"{self.location} {why}", context={"file": self.location})
-
-    def _listed(self) -> ManifestListTable:
-        """The rows of the manifest list."""
-        rows, table = self._rows, _Listed()
-        status, content = rows.ints((_TRACKING, ids.STATUS)), rows.ints((ids.CONTENT_TYPE,))
-        live = live_rows(status)
-        inline = live & (content == ContentType.DATA)
-        self._inline = inline
-        explicit = rows.valid((_TRACKING, ids.SNAPSHOT_ID)) & rows.valid((_TRACKING, ids.SEQUENCE_NUMBER))
-        if (live & ~explicit).any():
-            raise self._corrupt("has a row without snapshot id or sequence number, which rows of a root do not inherit")
-        if inline.any():
-            added = inline & (status == EntryStatus.ADDED)
-            records = rows.ints((ids.RECORD_COUNT,))
-            specs = np.unique(rows.ints((ids.SPEC_ID,))[inline])
-            table.add(
-                self.location,
-                content=DATA,
-                spec_id=int(specs[0]) if len(specs) == 1 else UNKNOWN,
-                added_files=int(added.sum()),
-                existing_files=int((inline & ~added).sum()),
-                added_rows=int(records[added].sum()),
-                existing_rows=int(records[inline & ~added].sum()),
-            )
-            self._remember(_Kind.INLINE, -1)
-            if rows.valid((ids.DELETION_VECTOR, ids.DV_OFFSET))[inline].any():
-                table.add(self.location, content=DELETES)
-                self._remember(_Kind.INLINE_VECTORS, -1)
-        references = np.flatnonzero(live & (content != ContentType.DATA))
-        if len(references):
-            self._list_references(references, table)
-        return table.finish(self.types.location)
-
-    def _remember(self, kind: _Kind, row: int) -> None:
-        self._kinds.append(kind)
-        self.references.append(row)
-
-    def _list_references(self, references: Ints, table: _Listed) -> None:
-        rows = self._rows
-        names = resolve_all(self.types.location, rows.array((ids.LOCATION,)))
-        vectors = rows.array((ids.MANIFEST_INFO, ids.MANIFEST_DV))
-        has_info = rows.valid((ids.MANIFEST_INFO, ids.MIN_SEQUENCE_NUMBER))
-        if rows.valid((ids.KEY_METADATA,))[references].any():
-            raise UnsupportedError(
-                f"{self.location} refers to encrypted manifests, which Floeplan does not read",
-                context={"file": self.location},
-            )
-        numbers = {
-            "length": rows.ints((ids.FILE_SIZE,)),
-            "spec_id": rows.ints((ids.SPEC_ID,)),
-            "sequence_number": rows.ints((_TRACKING, ids.SEQUENCE_NUMBER)),
-            "min_sequence_number": rows.ints((ids.MANIFEST_INFO, ids.MIN_SEQUENCE_NUMBER), 0),
-            "added_snapshot_id": rows.ints((_TRACKING, ids.SNAPSHOT_ID)),
-            "first_row_id": rows.ints((_TRACKING, ids.FIRST_ROW_ID)),
-            **{f"{n}_files": rows.ints((ids.MANIFEST_INFO, i)) for n, i in ids.FILE_COUNTS.items() if n != "replaced"},
-            **{f"{n}_rows": rows.ints((ids.MANIFEST_INFO, i)) for n, i in ids.ROW_COUNTS.items() if n != "replaced"},
-        }
-        versions, contents = rows.ints((ids.FILE_FORMAT_VERSION,)), rows.ints((ids.CONTENT_TYPE,))
-        records = rows.ints((ids.RECORD_COUNT,))
-        for row in references.tolist():
-            path = str(names[row].as_py())
-            if not has_info[row]:
-                raise self._corrupt(f"refers to {path} without manifest_info")
-            values = {name: int(column[row]) for name, column in numbers.items()}
-            is_deletes = contents[row] == ContentType.DELETE_MANIFEST
-            if versions[row] == ids.OLDER_FORMAT:
-                if vectors is not None and vectors[row].is_valid:
-                    raise self._corrupt(f"removes positions from {path}, a manifest of an older format")
-                if values["spec_id"] < 0:
-                    raise self._corrupt(f"refers to {path} of an older format without its partition spec")
-                table.add(path, content=DELETES if is_deletes else DATA, **values)
-                self._remember(_Kind.OLDER, row)
-                continue
-            if versions[row] != ids.FORMAT_VERSION or is_deletes:
-                kind = "delete manifest" if is_deletes else "manifest"
-                raise UnsupportedError(
-                    f"{self.location} refers to {path}, a {kind} of format {int(versions[row])}, which is not known",
-                    context={"file": path},
-                )
-            if vectors is not None and vectors[row].is_valid:
-                self.removed[row] = self._positions(vectors[row].as_py(), path, int(records[row]))
-                # Stored counts do not shrink; how many of the removed files they count is not known.
-                values |= {name: UNKNOWN for name in values if name.endswith(("_files", "_rows"))}
-                values["added_files"] = max(int(records[row]) - len(self.removed[row]), 1)
-                values["existing_files"] = 0
-            if values["added_files"] + values["existing_files"] == 0:
-                values["added_files"] = UNKNOWN  # drafts disagree on where modified files are counted
-            table.add(path, content=DATA, **values)
-            self._remember(_Kind.LEAF, row)
-            unknown = {name: UNKNOWN for name in values if name.endswith(("_files", "_rows"))}
-            table.add(path, content=DELETES, **values | unknown)
-            self._remember(_Kind.LEAF_VECTORS, row)
-
-    def _positions(self, data: bytes, path: str, rows: int) -> Ints:
-        try:
-            positions = decode_positions(data)
-        except ValueError as error:
-            raise self._corrupt(f"has a damaged deletion vector of {path}: {error}") from error
-        if len(positions) and positions[-1] >= rows:
-            raise self._corrupt(f"removes position {int(positions[-1])} of {path}, which has {rows} rows")
-        return positions
 
     def leaf_stats(self, columns: Mapping[int, Column]) -> StatsTable:
         """The statistics of each leaf by field id; unknown for everything else."""
@@ -255,7 +122,7 @@ class MetadataTree:
         paths = [(ids.CONTENT_STATS, base, base + n) for base in bases.values() if base is not None for n in metrics]
         wanted = [path for path in paths if path in self._root.found]
         found: dict[int, ColumnStats] = {}
-        if wanted and any(kind in (_Kind.LEAF, _Kind.LEAF_VECTORS) for kind in self._kinds):
+        if wanted and any(kind in (Kind.LEAF, Kind.LEAF_VECTORS) for kind in self._kinds):
             rows = self._root.read(wanted)
             at = np.array(self.references, dtype=np.int64)
             for field_id, column in columns.items():
@@ -282,16 +149,16 @@ class MetadataTree:
         chosen = np.arange(len(self.manifests)) if rows is None else np.asarray(rows, dtype=np.int64)
         kinds = np.array([int(kind) for kind in self._kinds], dtype=np.int64)[chosen]
         parts: list[EntriesTable] = []
-        for kind in _Kind:
+        for kind in Kind:
             some = chosen[kinds == kind]
             if not len(some):
                 continue
-            if kind is _Kind.OLDER:
+            if kind is Kind.OLDER:
                 parts.append(read_entries(self.manifests, self.types.union, columns, rows=some, io=io or self._io))
-            elif kind in (_Kind.INLINE, _Kind.INLINE_VECTORS):
-                parts.append(self._inline_entries(int(some[0]), columns, vectors=kind is _Kind.INLINE_VECTORS))
+            elif kind in (Kind.INLINE, Kind.INLINE_VECTORS):
+                parts.append(self._inline_entries(int(some[0]), columns, vectors=kind is Kind.INLINE_VECTORS))
             else:
-                parts += self._leaf_entries(some, columns, max_workers, vectors=kind is _Kind.LEAF_VECTORS)
+                parts += self._leaf_entries(some, columns, max_workers, vectors=kind is Kind.LEAF_VECTORS)
         if not parts:
             return read_entries(self.manifests, self.types.union, columns, rows=chosen[:0])
         entries = concat_parts(parts)
@@ -306,19 +173,19 @@ class MetadataTree:
         keep = self._inline
         if vectors:
             keep = keep & self._rows.valid((ids.DELETION_VECTOR, ids.DV_OFFSET))
-        rows = self._root.read(paths).filter(keep)
+        rows = self._root.read(paths).filter(keep).resolved(self.types.location)
         origin = Origin.of(self.manifests, np.array([row]), np.array([len(rows)]))
         if vectors:
             return vector_entries(rows, origin, self.types, columns)
         entries = file_entries(rows, origin, self.types, columns)
         if "first_row_id" in columns.names:  # nothing above a root assigns row ids
-            first = rows.ints((_TRACKING, ids.FIRST_ROW_ID))
+            first = rows.ints((ids.TRACKING, ids.FIRST_ROW_ID))
             entries = with_columns(entries, {"first_row_id": arrow(first, first < 0)})
         return entries
 
     def _vector_paths(self, columns: EntryColumns) -> list[tuple[int, ...]]:
         own = EntryColumns(frozenset(), partition=columns.partition)
-        return [*self.types.data_paths(own), *VECTOR_PATHS, (_TRACKING, ids.DV_SNAPSHOT_ID)]
+        return [*self.types.data_paths(own), *VECTOR_PATHS, (ids.TRACKING, ids.DV_SNAPSHOT_ID)]
 
     def _leaf_entries(
         self, manifests: Ints, columns: EntryColumns, max_workers: int, *, vectors: bool
@@ -355,7 +222,7 @@ class MetadataTree:
         if not vectors:
             entries = file_entries(rows, origin, self.types, columns)
             return entries if keep.all() else entries.filter(keep)
-        keep &= rows.valid(VECTOR_PATHS[1]) & live_rows(rows.ints((_TRACKING, ids.STATUS)))
+        keep &= rows.valid(VECTOR_PATHS[1]) & live_rows(rows.ints((ids.TRACKING, ids.STATUS)))
         numbers = file_entries(rows, origin, self.types, EntryColumns(frozenset(), partition=False)).sequence_number
         kept = np.add.reduceat(keep, np.cumsum(counts) - counts) if len(rows) else counts
         some = rows.filter(keep)
@@ -405,8 +272,11 @@ def _leaf_column(rows: Rows, column: Column, base: int, at: Ints) -> ColumnStats
         return values.take(arrow(at, at < 0))
 
     def number(offset: int) -> Ints:
-        values = rows.ints((ids.CONTENT_STATS, base, base + offset))
-        return np.where(at < 0, UNKNOWN, values[at])
+        path = ids.CONTENT_STATS, base, base + offset
+        stored = rows.array(path)
+        if stored is None or not fits_type(stored.type, LongType()):
+            return np.full(len(at), UNKNOWN, dtype=np.int64)  # counts of another type are unknown
+        return np.where(at < 0, UNKNOWN, rows.ints(path)[at])
 
     if not any(path[:2] == (ids.CONTENT_STATS, base) for path in rows.columns):
         return None
@@ -415,39 +285,6 @@ def _leaf_column(rows: Rows, column: Column, base: int, at: Ints) -> ColumnStats
         stored = rows.array((ids.CONTENT_STATS, base, base + offset))
         ends.append(placed(None if stored is None else single_values(column.type, stored), pa.large_binary()))
     lower, upper = decode_bounds(column.type, *ends)
-    try:
-        values, nulls = number(ids.VALUES), number(ids.NULLS)
-        nans = number(ids.NANS) if isinstance(column.type, FloatType | DoubleType) else np.zeros_like(at)
-    except CorruptMetadataError:  # counts of another type are unknown
-        values = nulls = nans = np.full(len(at), UNKNOWN, dtype=np.int64)
+    values, nulls = number(ids.VALUES), number(ids.NULLS)
+    nans = number(ids.NANS) if isinstance(column.type, FloatType | DoubleType) else np.zeros_like(at)
     return ColumnStats.from_counts(values, nulls, nans, lower, upper)
-
-
-class _Listed:
-    """Collects the rows of a manifest list."""
-
-    def __init__(self) -> None:
-        self._rows: list[dict[str, int]] = []
-        self._paths: list[str] = []
-
-    def add(self, path: str, **numbers: int) -> None:
-        self._paths.append(path)
-        self._rows.append(numbers)
-
-    def finish(self, location: str) -> ManifestListTable:
-        """Numbers that were not given are unknown."""
-        empty, count = ManifestListTable.empty(), len(self._rows)
-        names = [name for name in ManifestListTable.__slots__ if isinstance(getattr(empty, name), np.ndarray)]
-        numbers = {
-            name: np.array([row.get(name, UNKNOWN) for row in self._rows], dtype=np.int64)
-            for name in names
-            if name != "has_key_metadata"
-        }
-        return replace(
-            empty,
-            path=arrow_binary([path.encode() for path in self._paths]).cast(pa.large_string()),
-            has_key_metadata=np.zeros(count, dtype=np.bool_),
-            summaries=Summaries.none(count),
-            table_location=location,
-            **numbers,
-        )

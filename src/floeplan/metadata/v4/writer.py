@@ -10,7 +10,7 @@ Fail-safe: a path that would be read back as another one, and a value that does 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,7 @@ class ManifestOptions:
 
     Attributes:
         compression: The codec.
-        dictionaries: Whether columns may be dictionary-encoded.
+        dictionaries: Whether columns whose values repeat may be dictionary-encoded.
         statistics: Whether column chunks have statistics.
     """
 
@@ -398,6 +398,20 @@ def reference_rows(layout: ManifestLayout, references: Sequence[Reference]) -> p
     return layout.table(made, rows)
 
 
+_DISTINCT = frozenset({"location", "record_count", "file_size_in_bytes", "tracking.first_row_id"})
+"""Columns whose values differ from row to row; a dictionary of them takes more bytes, and longer to decode."""
+
+
+def _repeating(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """The columns that dictionaries pay for, as Parquet names them."""
+    for field in fields:
+        path = f"{above}{field.name}"
+        if pa.types.is_struct(field.type):
+            yield from _repeating(field.type, f"{path}.")
+        elif path not in _DISTINCT:
+            yield f"{path}.list.element" if pa.types.is_nested(field.type) else path
+
+
 def manifest_bytes(rows: pa.Table, properties: Mapping[str, str], options: ManifestOptions) -> bytes:
     """A root or leaf as a Parquet file."""
     sink = pa.BufferOutputStream()
@@ -407,7 +421,7 @@ def manifest_bytes(rows: pa.Table, properties: Mapping[str, str], options: Manif
             rows.schema,
             compression=options.compression,
             store_schema=False,
-            use_dictionary=options.dictionaries,
+            use_dictionary=list(_repeating(rows.schema)) if options.dictionaries else False,
             write_statistics=options.statistics,
             write_page_checksum=True,
         ) as writer:
