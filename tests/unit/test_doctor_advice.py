@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,9 +16,6 @@ from pyiceberg.transforms import BucketTransform, DayTransform, HourTransform, I
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 import floeplan as fp
-from floeplan.catalog import open_catalog
-from floeplan.cli.demo_archive import NAME, Archive
-from floeplan.cli.main import main
 from floeplan.explorer.documents import RewriteRequest, doctor_document, rewrite_document
 from floeplan.explorer.view import TableView
 from floeplan.maintenance import doctor as rules
@@ -185,22 +181,3 @@ def test_snapshots_that_would_not_expire_are_no_reason_to_expire(
     age = {"history.expire.max-snapshot-age-ms": "0"}
     table.refresh().transaction().set_properties(age).commit_transaction()
     assert found(table)["many-snapshots"].message == "4 snapshots are kept: expire removes 3"
-
-
-@pytest.mark.matrix
-def test_every_recommended_command_ends_its_finding_on_the_table_of_the_demo(
-    floeplan_home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What the doctor recommends, `maintain` plans too; and once it is done, neither asks for it again."""
-    table = Archive.of(open_catalog(), "small").build(lambda _: None)
-    kinds = {"small-files": "compact", "old-specs": "upgrade-spec", "many-manifests": "rewrite-manifests"}
-    done: list[str] = []
-    while asked := [one for one in doctor(table.refresh(), sample=0).findings if one.fix is not None]:
-        finding = asked[0]
-        assert finding.kind not in done, f"{finding.fix} did not end {finding.kind}"
-        planned = fp.maintain([NAME], dry_run=True).tables[0]
-        assert kinds.get(finding.kind, "repair") in {one.work.kind for one in planned.work}, finding
-        assert main(shlex.split(finding.fix or "")[1:]) == 0, capsys.readouterr().err
-        done.append(finding.kind)
-    assert done
-    assert {one.work.kind for one in fp.maintain([NAME], dry_run=True).tables[0].work} <= {"compact"}
