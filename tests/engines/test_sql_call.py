@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import count
+from contextlib import nullcontext
+from itertools import count, product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -103,3 +104,34 @@ def test_created_tables_are_those_of_spark(spark: SparkSession, local_catalog: S
     frame = spark.range(5).selectExpr("id", "current_timestamp() AS at")
     assert fp.create_table(f"calls.frame{number}", frame, catalog=local_catalog).rows_inserted == 5
     assert spark.table(f"local.calls.frame{number}").count() == 5
+
+
+@pytest.mark.parametrize("changed", ["us", "eu"], ids=["another-partition-has-changed", "the-partition-has-changed"])
+def test_dynamic_overwrites_are_picked_as_by_iceberg(
+    spark: SparkSession, local_catalog: SqlCatalog, changed: str
+) -> None:
+    """Overwrites by Spark and by Floeplan, on a branch, each picked by Spark and by Floeplan."""
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS local.calls")
+    for writer, picker in product(("spark", "floeplan"), repeat=2):
+        name = f"calls.replaced{next(_numbers)}"
+        spark.sql(f"CREATE TABLE local.{name} (id BIGINT, region STRING) USING iceberg PARTITIONED BY (region)")
+        spark.sql(f"INSERT INTO local.{name} VALUES (1, 'eu'), (2, 'us')")
+        spark.sql(f"ALTER TABLE local.{name} CREATE BRANCH audit")
+        new = spark.sql("SELECT CAST(3 AS BIGINT) AS id, 'eu' AS region")
+        if writer == "spark":
+            new.writeTo(f"local.{name}.branch_audit").overwritePartitions()
+        else:
+            fp.overwrite(local_catalog.load_table(name), new, dynamic=True, branch="audit")
+        spark.catalog.refreshTable(f"local.{name}")
+        spark.sql(f"INSERT INTO local.{name} VALUES (4, '{changed}')")
+        call = f"system.cherrypick_snapshot('{name}', {local_catalog.load_table(name).refs()['audit'].snapshot_id})"
+        expected = [(2, "us"), (3, "eu"), (4, "us")]
+        with nullcontext() if changed == "us" else pytest.raises(Exception, match="partition"):
+            if picker == "spark":
+                spark.sql(f"CALL local.{call}")
+            else:
+                fp.sql(None, f"CALL floeplan.{call}", catalog=local_catalog)
+        if changed == "eu":
+            expected = [(1, "eu"), (2, "us"), (4, "eu")]
+        spark.catalog.refreshTable(f"local.{name}")
+        assert sorted(map(tuple, spark.table(f"local.{name}").collect())) == expected, (writer, picker)

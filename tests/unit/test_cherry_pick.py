@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,10 @@ def test_a_change_that_is_no_append_can_only_be_moved_to(catalog: SqlCatalog) ->
     assert deleted is not None
     assert fp.cherry_pick(table, deleted, dry_run=True).fast_forward
     fp.append(table, arrow(rows_of(60, 65)))
-    with pytest.raises(
-        UnsupportedError, match=r"is not an append \((delete|overwrite)\) and its parent is not the head of main"
-    ):
+    refused = (
+        r"is neither an append nor a dynamic overwrite \((delete|overwrite)\) and its parent is not the head of main"
+    )
+    with pytest.raises(UnsupportedError, match=refused):
         fp.cherry_pick(table, deleted)
 
 
@@ -169,6 +171,108 @@ def test_files_keep_the_spec_they_were_written_under(catalog: SqlCatalog) -> Non
     fp.cherry_pick(table, picked)
     (file,) = fp.plan_scan(table.refresh(), "id >= 50 AND id < 55").files
     assert file.spec_id == 0
+    assert len(read_rows(table)) == 40
+
+
+def staged_overwrite(table: Table, rows: list[tuple[int, str]]) -> int:
+    """A dynamic overwrite of the branch ``audit`` only; returns its snapshot."""
+    create_branch(table.refresh(), "audit")
+    done = fp.overwrite(table.refresh(), arrow(rows), dynamic=True, branch="audit")
+    assert done.snapshot_id is not None
+    return done.snapshot_id
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_dynamic_overwrite_replaces_the_same_files(catalog: SqlCatalog, version: int) -> None:
+    table = create_table(catalog, version)
+    if version > 1:  # a delete file of a replaced data file goes with it
+        fp.delete(table, "id = 3", mode="merge-on-read")
+    picked = staged_overwrite(table, rows_of(50, 55, "a"))
+    fp.append(table, arrow(rows_of(60, 65, "b")))
+    planned = fp.cherry_pick(table, picked, dry_run=True)
+    assert (planned.data_files_added, planned.data_files_removed, planned.fast_forward) == (1, 2, False)
+    done = fp.cherry_pick(table, picked)
+    assert (done.rows_inserted, done.data_files_removed) == (5, 2)
+    assert read_rows(table) == sorted(rows_of(10, 20, "b") + rows_of(50, 55, "a") + rows_of(60, 65, "b"))
+    summary = table.refresh().current_snapshot().summary  # type: ignore[union-attr]
+    assert summary is not None
+    assert (summary.operation.value, summary["replace-partitions"]) == ("overwrite", "true")
+    assert summary["total-delete-files"] == "0"
+    with pytest.raises(BadInputError, match="main has the changes of snapshot"):
+        fp.cherry_pick(table, picked)
+
+
+def compacted(table: Table) -> None:
+    fp.rewrite_data_files(table, where="part = 'a'", options={"rewrite-all": "true"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda table: fp.append(table, arrow(rows_of(60, 65, "a"))), id="append"),
+        pytest.param(compacted, id="rewrite"),
+        pytest.param(lambda table: fp.delete(table, "id < 10", mode="copy-on-write"), id="delete"),
+    ],
+)
+def test_partitions_that_have_changed_are_not_replaced(catalog: SqlCatalog, change: Callable[[Table], object]) -> None:
+    table = create_table(catalog)
+    picked = staged_overwrite(table, rows_of(50, 55, "a"))
+    change(table.refresh())
+    before = read_rows(table)
+    with pytest.raises(
+        UnsupportedError, match=r"main has changed the partitions that snapshot \d+ replaced, in snapshot"
+    ):
+        fp.cherry_pick(table, picked)
+    assert read_rows(table) == before
+
+
+def test_files_of_another_spec_may_lie_in_a_replaced_partition(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    picked = staged_overwrite(table, rows_of(50, 55, "a"))
+    with table.refresh().update_spec() as update:
+        update.add_field("id", "bucket[2]", "bucket")
+    fp.append(table.refresh(), arrow(rows_of(60, 65, "a")))
+    with pytest.raises(UnsupportedError, match="main has changed the partitions"):
+        fp.cherry_pick(table, picked)
+
+
+def test_an_overwrite_of_another_history_is_refused(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    staged(table, rows_of(40, 45, "a"))
+    replaced = fp.overwrite(table.refresh(), arrow(rows_of(50, 55, "a")), dynamic=True, branch="audit").snapshot_id
+    fp.append(table.refresh(), arrow(rows_of(60, 65, "b")))
+    assert replaced is not None
+    with pytest.raises(UnsupportedError, match="which is not in the history of main"):
+        fp.cherry_pick(table, replaced)
+
+
+def test_an_overwrite_that_copied_rows_is_no_dynamic_one(catalog: SqlCatalog) -> None:
+    """A file of another spec has rows inside and outside of the replaced partition; the others are written again."""
+    table = create_table(catalog)
+    with table.update_spec() as update:
+        update.remove_field("part")
+    fp.append(table.refresh(), arrow(rows_of(60, 65, "a") + rows_of(65, 70, "b")))
+    with table.refresh().update_spec() as update:
+        update.add_identity("part")
+    picked = staged_overwrite(table, rows_of(50, 55, "a"))
+    fp.append(table.refresh(), arrow(rows_of(80, 85, "b")))
+    with pytest.raises(UnsupportedError, match="is neither an append nor a dynamic overwrite"):
+        fp.cherry_pick(table, picked)
+
+
+def test_a_concurrent_change_of_a_replaced_partition_is_seen(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    picked = staged_overwrite(table, rows_of(50, 55, "a"))
+    fp.append(table, arrow(rows_of(60, 65, "b")))
+    others: list[int] = []
+
+    def first(step: str) -> None:
+        if step == "before-commit" and not others:
+            others.append(1)
+            fp.append(catalog.load_table("db.t"), arrow(rows_of(80, 85, "a")))
+
+    with pytest.raises(UnsupportedError, match="main has changed the partitions"):
+        fp.cherry_pick(table, picked, options=patient(on_step=first))
     assert len(read_rows(table)) == 40
 
 

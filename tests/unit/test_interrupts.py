@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.catalog import open_catalog
+from tests.support.tables.commits import live_entries
 from tests.support.tables.two_specs import EVENTS, events
 
 pytestmark = pytest.mark.unit
@@ -55,6 +56,41 @@ def interrupted(target, paths, attempt):
     sent.set()
     return written(target, paths, attempt)
 append._write_parquet_rows = interrupted
+"""
+AFTER_THE_TASKS = """
+from floeplan.tasks.runner import LocalThreads
+run_all = LocalThreads.run
+def interrupted(*arguments):
+    done = run_all(*arguments)
+    signalled()
+    return done
+LocalThreads.run = interrupted
+"""
+BEFORE_THE_COMMIT = """
+from floeplan.dml import append, delete_update
+from floeplan.dml.commit import commit_changes
+def interrupted(*arguments, **options):
+    signalled()
+    return commit_changes(*arguments, **options)
+append.commit_changes = delete_update.commit_changes = interrupted
+"""
+AFTER_A_GROUP = """
+from concurrent.futures import Future
+result = Future.result
+def interrupted(self, timeout=None):
+    if sys._getframe(1).f_code.co_name == "run_jobs":
+        Future.result = result
+        signalled()
+    return result(self, timeout)
+Future.result = interrupted
+"""
+BEFORE_A_COMMIT_OF_GROUPS = """
+from floeplan.rewrite.execute import _Run
+commit = _Run._commit
+def interrupted(self, groups):
+    signalled()
+    return commit(self, groups)
+_Run._commit = interrupted
 """
 
 
@@ -121,3 +157,30 @@ def test_a_stopped_append_leaves_no_files(table: Table, floeplan_home: Path, tmp
     assert '"committed": false' in done.stdout
     assert data_files(floeplan_home) == before
     assert table.refresh().metadata.current_snapshot_id == snapshot_id
+
+
+@pytest.mark.parametrize("when", [AFTER_THE_TASKS, BEFORE_THE_COMMIT], ids=["after-the-tasks", "before-the-commit"])
+@pytest.mark.parametrize("command", ["append", pytest.param("delete", marks=pytest.mark.matrix)])
+def test_files_of_finished_tasks_are_removed(
+    table: Table, floeplan_home: Path, tmp_path: Path, command: str, when: str
+) -> None:
+    """A signal after the files are written, and before anything else has happened to them."""
+    pq.write_table(events(0, 90), tmp_path / "new.parquet")
+    arguments = {"append": [str(tmp_path / "new.parquet")], "delete": ["--where", "id % 2 = 0"]}[command]
+    before, snapshot_id = data_files(floeplan_home), table.metadata.current_snapshot_id
+    done = run([command, "db.events", *arguments], "SIGTERM", when)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "floeplan: stopping…\nfloeplan: interrupted: nothing was committed\n"
+    assert data_files(floeplan_home) == before
+    assert table.refresh().metadata.current_snapshot_id == snapshot_id
+
+
+@pytest.mark.parametrize("when", [AFTER_A_GROUP, BEFORE_A_COMMIT_OF_GROUPS], ids=["after-a-group", "before-a-commit"])
+def test_files_of_finished_groups_are_committed_or_removed(table: Table, floeplan_home: Path, when: str) -> None:
+    before = data_files(floeplan_home)
+    done = run(REWRITE, "SIGTERM", when)
+    assert done.returncode == 130, done.stderr
+    assert "floeplan: stopping…\n" in done.stderr
+    committed = {Path(entry.removeprefix("file://")) for entry in live_entries(table.refresh()).path.to_pylist()}
+    assert data_files(floeplan_home) - before == committed - before
+    assert fp.plan_scan(table, options=fp.ScanOptions(report=False)).count() == 300

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from floeplan.datasource import io
 from floeplan.datasource.io import (
     BATCH_ID,
     QUERY_ID,
@@ -20,7 +22,8 @@ from floeplan.datasource.io import (
     SourceOptions,
     StreamAppends,
 )
-from floeplan.errors import BadInputError, InvalidOptionError, UnsupportedError
+from floeplan.dml.commit import commit_changes
+from floeplan.errors import BadInputError, CommitStateUnknownError, InvalidOptionError, UnsupportedError
 
 pytestmark = pytest.mark.unit
 
@@ -144,14 +147,35 @@ class TestWriting:
 
     def test_an_aborted_batch_leaves_nothing(self, table: Table, options: dict[str, str]) -> None:
         writer = StreamAppends(SourceOptions({**options, "query-id": "q"}), overwrite=False)
-        writer.abort([writer.write(iter([pa.record_batch({"k": pa.array([1])})]))], 0)
+        writer.abort([writer.write(iter([pa.record_batch({"k": pa.array([1])})])), None], 0)
         assert self.files(table) == 0
+
+    @pytest.mark.parametrize("streams", [False, True], ids=["batch", "stream"])
+    def test_spark_aborts_after_a_commit_of_unknown_state(
+        self, table: Table, options: dict[str, str], streams: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Every task has sent its message, so the commit was tried, and the table may have the files."""
+
+        def commit_and_lose_the_response(*arguments: Any, **named: Any) -> None:
+            commit_changes(*arguments, **named)
+            raise CommitStateUnknownError("it may have been committed")
+
+        monkeypatch.setattr(io, "commit_changes", commit_and_lose_the_response)
+        writer = (StreamAppends if streams else FloeplanWriter)(
+            SourceOptions({**options, "query-id": "q"}), overwrite=False
+        )
+        messages, batch_id = [writer.write(iter([pa.record_batch({"k": pa.array([1])})]))], [0] if streams else []
+        with pytest.raises(CommitStateUnknownError):
+            writer.commit(messages, *batch_id)
+        writer.abort(messages, *batch_id)
+        assert self.stored(table) == [1]
 
     def test_a_query_without_a_name_is_refused(self, table: Table, options: dict[str, str]) -> None:
         writer = StreamAppends(SourceOptions(options), overwrite=False)
         message = writer.write(iter([pa.record_batch({"k": pa.array([1])})]))
         with pytest.raises(InvalidOptionError, match="query-id"):
             writer.commit([message], 0)
+        assert self.files(table) == 0
         with pytest.raises(InvalidOptionError, match="a stream appends"):
             StreamAppends(SourceOptions(options), overwrite=True)
 

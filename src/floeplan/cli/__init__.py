@@ -5,6 +5,7 @@
 - ``interrupts``: Ctrl-C and SIGTERM.
 - ``completion``: what the shell offers for tables, columns and values.
 - ``commands``: one module per group of commands.
+- ``dry_run``: the dry run of ``delete``, ``update`` and ``merge``.
 - ``row_formats``: rows as CSV, JSON lines, Arrow or Parquet.
 - ``demo_command``: ``floeplan demo``. ``demo``: its chapters. ``demo_archive``: its table, and the same table as
   written by a tool that ignores partition specs.

@@ -9,13 +9,16 @@ pyarrow, NumPy or Spark: those are imported by the functions that run, so that h
 from __future__ import annotations
 
 import base64
+import inspect
 import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_type_hints
 
 import typer
 from rich import box
@@ -142,6 +145,37 @@ LateDeletesOption = Annotated[
         help="Move rows to another spec even if a writer recently added equality deletes under the old one.",
     ),
 ]
+
+
+def shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take options together: a parameter whose type is a dataclass stands for the options in its fields.
+
+    The command line and the help are those of a command that lists all of them at this position.
+    """
+    groups, parameters = dict[str, Any](), list[inspect.Parameter]()
+    hints = get_type_hints(command, include_extras=True)
+    for given in inspect.signature(command).parameters.values():
+        type_ = hints[given.name]
+        if not is_dataclass(type_):
+            parameters.append(given.replace(annotation=type_, kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[given.name], types = type_, get_type_hints(type_, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+            )
+            for field in fields(type_)
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 class Result(Protocol):

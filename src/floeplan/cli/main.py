@@ -40,7 +40,7 @@ COMMANDS = {
     "inspect": ("commands.inspect", "Show partition specs, schemas, snapshots, files by spec, delete files and sizes."),
     "snapshots": ("commands.tables", "Show the snapshots of a table with their branches and tags, newest first."),
     "rollback": ("commands.tables", "Move a branch back to one of its earlier snapshots; nothing is deleted."),
-    "cherrypick": ("commands.tables", "Commit the rows that a snapshot appended to a branch that does not have them."),
+    "cherrypick": ("commands.tables", "Commit what a snapshot appended or replaced to a branch that does not have it."),
     "branch": ("commands.tables", "List, create, move or drop branches."),
     "tag": ("commands.tables", "List, create, move or drop tags."),
     "properties": ("commands.tables", "Show, set or remove table properties."),

@@ -184,12 +184,26 @@ class FloeplanWriter(spark.DataSourceArrowWriter):
                 plan = plan_replacement(target, where)
                 replace_matching(target, where, plan, changes)
                 conflict_filter = plan.compiled.predicate
-        commit_changes(target, changes, conflict_filter=conflict_filter)
+            commit_changes(target, changes, conflict_filter=conflict_filter)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the files of a job that failed."""
-        for entries in written(messages):
-            remove_written_files(entries, self._target.files)
+        remove_aborted(messages, self._target)
+
+
+def remove_aborted(messages: list[WriterCommitMessage | None], target: WriteTarget) -> None:
+    """Remove the files of a job of which a task failed and sent no message.
+
+    Spark also aborts after a commit that raised an error. The commit has removed the files then, or does not know
+    whether the table has them.
+    """
+    if None in messages:
+        _remove(messages, target)
+
+
+def _remove(messages: list[WriterCommitMessage | None], target: WriteTarget) -> None:
+    for entries in written(messages):
+        remove_written_files(entries, target.files)
 
 
 def written(messages: list[WriterCommitMessage | None]) -> Iterator[EntriesTable]:
@@ -265,22 +279,23 @@ class StreamAppends(spark.DataSourceStreamArrowWriter):
         """Commit a batch, unless it is committed already."""
         query_id = next((m.query_id for m in messages if isinstance(m, WrittenFiles) and m.query_id), None)
         if query_id is None:
+            _remove(messages, self._target)
             raise InvalidOptionError("Spark reported no query id for the stream; set the option 'query-id'")
         target = resolve(self._options.table(), Command.APPEND, branch=self._options.get("branch"))
         if _last_batch(target.table, target.branch, query_id) >= batchId:
-            self.abort(messages, batchId)
+            _remove(messages, self._target)
             return
         changes = ChangeBuilder()
-        for entries in written(messages):
-            changes.insert(entries)
         properties = {_last_batch_property(target.branch, query_id): str(batchId)}
         summary = {QUERY_ID: query_id, BATCH_ID: str(batchId)}
-        commit_changes(target, changes, summary=summary, properties=properties)
+        with discard_on_failure(changes, target):
+            for entries in written(messages):
+                changes.insert(entries)
+            commit_changes(target, changes, summary=summary, properties=properties)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove the files of a batch that is not committed."""
-        for entries in written(messages):
-            remove_written_files(entries, self._target.files)
+        """Remove the files of a batch that failed."""
+        remove_aborted(messages, self._target)
 
 
 def _last_batch(table: Table, branch: str, query_id: str) -> int:

@@ -22,7 +22,7 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.source import open_source
 from floeplan.tasks.runner import new_attempt, run_tasks
 from floeplan.transaction.catalog_commit import CommitOptions
-from floeplan.write.data_files import write_data_files
+from floeplan.write.data_files import DataFileWriter, write_data_files
 from floeplan.write.existing_files import existing_file_entries
 from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
@@ -67,29 +67,33 @@ def append(
         if paths is None:
             raise BadInputError("only Parquet files can be added as they are; give their paths")
         changes.register(existing_file_entries(target.table, paths, spec_id=spec_id, hive_partitions=hive_partitions))
-    else:
-        with discard_on_failure(changes, target):
-            for entries in write_rows(target, data, spark, spec_id):
-                changes.insert(entries)
-    return commit_changes(target, changes, summary=summary, options=options, owns_files=not add_files)
+        return commit_changes(target, changes, summary=summary, options=options, owns_files=False)
+    with discard_on_failure(changes, target):
+        write_rows(target, data, changes, spark, spec_id)
+        return commit_changes(target, changes, summary=summary, options=options)
 
 
 def write_rows(
-    target: DmlTarget, data: object, spark: SparkSession | None, spec_id: int | None = None
-) -> list[EntriesTable]:
-    """Write rows as files of the table and return their entries."""
+    target: DmlTarget, data: object, changes: ChangeBuilder, spark: SparkSession | None, spec_id: int | None = None
+) -> None:
+    """Write rows as files of the table, and add them to the changes."""
     writer = WriteTarget.of(target.table, spec_id=spec_id)
     if is_data_frame(data):
         from floeplan.spark.write import write_frame
 
-        return write_frame(data, writer)
+        write_frame(data, writer, changes.insert)
+        return
     paths = parquet_paths(data)
     if paths is None:
-        return [write_data_files(writer, arrow_batches(data), file_name_token=new_attempt(), sort=True)]
+        with DataFileWriter(writer, file_name_token=new_attempt(), sort=True) as files:
+            for rows in arrow_batches(data):
+                files.write(rows)
+            changes.insert(files.finish())
+        return
     sizes = [open_source(path, writer.io).size for path in paths]
     discard = partial(remove_written_files, files=writer.files)
     task = partial(_write_parquet_rows, writer)
-    return run_tasks(task, paths, spark, weights=sizes, description="floeplan append", discard=discard)
+    run_tasks(task, paths, spark, weights=sizes, description="floeplan append", discard=discard, keep=changes.insert)
 
 
 def _write_parquet_rows(target: WriteTarget, paths: Sequence[str], attempt: str) -> EntriesTable:

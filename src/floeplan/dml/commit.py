@@ -6,7 +6,7 @@ level (``transaction.change.required_checks``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -113,6 +113,7 @@ class ChangeBuilder:
         opened: Whether any data file was opened or written.
         merge_manifests: Whether the commit may merge small manifests.
         planned: The files the command was planned on; they tell the commit which manifests hold the removed files.
+        handed_over: Whether the new files belong to the commit, which removes them unless its state is unknown.
     """
 
     data: list[EntriesTable] = field(default_factory=list)
@@ -128,22 +129,21 @@ class ChangeBuilder:
     opened: bool = False
     merge_manifests: bool = True
     planned: PlannedFiles | None = None
+    handed_over: bool = False
 
-    def add(self, results: Iterable[RowTaskResult]) -> None:
-        """Add the results of row tasks."""
-        self.opened = True
-        for result in results:
-            if result.added_data is not None and len(result.added_data):
-                self.data.append(result.added_data)
-                self.rewrote = True
-            if result.added_deletes is not None and len(result.added_deletes):
-                self.deletes.append(result.added_deletes)
-            self.removed_data.update(result.removed_data)
-            self.removed_deletes.update(result.removed_deletes)
-            self.referenced.update(result.referenced)
-            self.rows_deleted += result.rows_deleted
-            self.rows_updated += result.rows_updated
-            self.matched_sources |= result.matched_sources
+    def add(self, result: RowTaskResult) -> None:
+        """Add the result of a row task."""
+        if result.added_data is not None and len(result.added_data):
+            self.data.append(result.added_data)
+            self.rewrote = True
+        if result.added_deletes is not None and len(result.added_deletes):
+            self.deletes.append(result.added_deletes)
+        self.removed_data.update(result.removed_data)
+        self.removed_deletes.update(result.removed_deletes)
+        self.referenced.update(result.referenced)
+        self.rows_deleted += result.rows_deleted
+        self.rows_updated += result.rows_updated
+        self.matched_sources |= result.matched_sources
 
     def insert(self, entries: EntriesTable) -> None:
         """Add files of new rows."""
@@ -211,11 +211,14 @@ class ChangeBuilder:
 
 @contextmanager
 def discard_on_failure(changes: ChangeBuilder, target: DmlTarget) -> Iterator[None]:
-    """Delete the new files when an error ends the work before the commit."""
+    """Delete the new files when an error or an interrupt ends the block before they are handed over to the commit.
+
+    The block ends with the commit: between two blocks, an interrupt would leave the files behind.
+    """
     try:
         yield
     except BaseException:
-        for entries in (*changes.data, *changes.deletes):
+        for entries in () if changes.handed_over else (*changes.data, *changes.deletes):
             remove_written_files(entries, TableFiles.of(target.table))
         raise
 
@@ -253,10 +256,12 @@ def commit_changes(
         checks -= {Check.NO_NEW_DELETES_FOR_REMOVED}
         if changes.rewrote and changes.removed_data:
             checks |= {Check.NO_NEW_DELETES_FOR_REMOVED}
+    change = changes.build(target, summary or {})
     with delay_interrupt():
+        changes.handed_over = True
         committed = commit_change(
             target.table,
-            changes.build(target, summary or {}),
+            change,
             branch=target.branch,
             validation=ConflictValidation(
                 starting_snapshot_id=target.snapshot_id,

@@ -184,10 +184,14 @@ def _change(
     proven = drop_files(plan.files, whole, changes)
     with discard_on_failure(changes, target):
         change_matching(target, where, plan, file_tasks(plan.files, ~proven), changes, spark, assignments)
-    conflict_filter, level = plan.compiled.predicate, target.isolation
-    return commit_changes(
-        target, changes, conflict_filter=conflict_filter, isolation=level, summary=summary, options=options
-    )
+        return commit_changes(
+            target,
+            changes,
+            conflict_filter=plan.compiled.predicate,
+            isolation=target.isolation,
+            summary=summary,
+            options=options,
+        )
 
 
 # Planning: the files whose rows a command must read, and those it removes by metadata alone.
@@ -338,7 +342,8 @@ def run_decision(
     if fraction < 1 and not any(decision.clauses):
         fraction *= len(decision.fields(chosen[0].file)) / len(target.schema.field_ids)
     loads = weights(chosen, fraction)
-    changes.add(run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard))
+    changes.opened = True
+    run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard, keep=changes.add)
 
 
 def weights(chosen: list[FileTask], fraction: float) -> list[float]:

@@ -42,7 +42,7 @@ from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.plan import ScanPlan
 from floeplan.transaction.catalog_commit import CommitOptions
-from floeplan.transaction.change import IsolationLevel
+from floeplan.transaction.change import REPLACES_PARTITIONS, IsolationLevel
 from floeplan.vectors import Mask
 from floeplan.write.partitioning import partition_values
 
@@ -107,21 +107,22 @@ def overwrite(
     plan = plan_replacement(target, replaced, spark, case_sensitive) if placed is None else placed.plan
     changes, partitions = ChangeBuilder(), None
     with discard_on_failure(changes, target):
-        for entries in write_rows(target, data, spark):
-            changes.insert(entries)
+        write_rows(target, data, changes, spark)
         if placed is None:
             replace_matching(target, replaced, plan, changes, spark)
         else:
             partitions = placed.replace_partitions(target, changes, spark)
-    return commit_changes(
-        target,
-        changes,
-        conflict_filter=plan.compiled.predicate,
-        partitions=partitions,
-        isolation=None if isolation is None else target.isolation,
-        summary=summary,
-        options=options,
-    )
+            if not changes.rewrote and not changes.deletes:  # such a snapshot can be cherry-picked
+                summary = {REPLACES_PARTITIONS: "true", **(summary or {})}
+        return commit_changes(
+            target,
+            changes,
+            conflict_filter=plan.compiled.predicate,
+            partitions=partitions,
+            isolation=None if isolation is None else target.isolation,
+            summary=summary,
+            options=options,
+        )
 
 
 def plan_replacement(

@@ -25,6 +25,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.display import Displayed
+from floeplan.dml.commit import ChangeBuilder, discard_on_failure
 from floeplan.dml.delete_update import file_tasks, plan_rows
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
@@ -139,24 +140,28 @@ def rewrite_position_delete_files(
     if dry_run or not (groups or unused):
         added = None if groups else 0
         return RewriteDeletesResult(len(replaced), added, unused, size, added, data_files, None, dry_run)
-    new = _write(target, groups, spark)
     gone = frozenset(map(DeleteFileId, replaced.path.to_pylist(), replaced.array("content_offset").to_pylist()))
     gone |= frozenset(map(delete_file_id, entry_keys(dangling).to_pylist()))
     checks = {Check.REMOVED_FILES_EXIST, Check.NO_NEW_DVS}
-    with delay_interrupt():
-        done = commit_change(
-            target.table,
-            SnapshotChange(
-                Operation.REPLACE,
-                added_deletes=new if len(new) else None,
-                removed_deletes=gone,
-                drop_dangling_deletes=True,
-                summary={"floeplan.operation": "rewrite-deletes"},
-            ),
-            branch=target.branch,
-            validation=ConflictValidation(target.snapshot_id, frozenset(checks)),
-            options=replace(commit or CommitOptions(), owns_files=True),
-        )
+    written = ChangeBuilder()
+    with discard_on_failure(written, target):
+        _write(target, groups, written, spark)
+        new = concat_entries(written.deletes, UnionPartitionType.of_table(target.table.metadata))
+        with delay_interrupt():
+            written.handed_over = True
+            done = commit_change(
+                target.table,
+                SnapshotChange(
+                    Operation.REPLACE,
+                    added_deletes=new if len(new) else None,
+                    removed_deletes=gone,
+                    drop_dangling_deletes=True,
+                    summary={"floeplan.operation": "rewrite-deletes"},
+                ),
+                branch=target.branch,
+                validation=ConflictValidation(target.snapshot_id, frozenset(checks)),
+                options=replace(commit or CommitOptions(), owns_files=True),
+            )
     sizes = np.where(new.valid("content_offset"), new.ints("content_size_in_bytes"), new.ints("file_size_in_bytes"))
     return RewriteDeletesResult(
         len(replaced), len(new), unused, size, int(sizes.sum()), data_files, done.snapshot_id, dry_run
@@ -221,14 +226,14 @@ def _groups(target: DmlTarget, files: PlannedFiles, chosen: Mask) -> list[list[F
     return list(found.values())
 
 
-def _write(target: DmlTarget, groups: list[list[FileTask]], spark: SparkSession | None) -> EntriesTable:
+def _write(target: DmlTarget, groups: list[list[FileTask]], written: ChangeBuilder, spark: SparkSession | None) -> None:
     """Write the delete files of all groups, on Spark if there is much to read."""
     task = _MergeDeletes(TableRows.of(target.table, target.schema), WriteTarget.of(target.table))
     weights = [float(sum(one.file_size for file in group for one in file.file.deletes)) for group in groups]
     discard = partial(remove_written_files, files=TableFiles.of(target.table))
     description = f"floeplan rewrite-deletes on {'.'.join(target.table.name())}"
-    written = run_tasks(task, groups, spark, weights=weights, description=description, discard=discard)
-    return concat_entries(written, UnionPartitionType.of_table(target.table.metadata))
+    keep = written.deletes.append
+    run_tasks(task, groups, spark, weights=weights, description=description, discard=discard, keep=keep)
 
 
 @dataclass(frozen=True, slots=True)

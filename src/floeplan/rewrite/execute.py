@@ -205,6 +205,9 @@ class _Run:
         self.progress.start(groups, sum(task.bytes for task in tasks))
         pending = list[GroupResult]()
 
+        def keep(result: GroupResult) -> None:
+            pending.append(result)
+
         def discard(result: GroupResult) -> None:
             result.discard(rewriter.target.files)
 
@@ -221,13 +224,13 @@ class _Run:
             concurrent_jobs=options.max_concurrent_file_group_rewrites,
             discard=discard,
             error_kind="rewrite-failed",
+            keep=keep,
             stop=stopping.set,
             own_job=own_job,
         )
         try:
             with closing(running):
                 for outcomes in running:
-                    pending += [cast("GroupResult", outcome.result) for _, outcome in outcomes if outcome.error is None]
                     for task, outcome in outcomes:
                         if outcome.error is not None:
                             error = cast("FloeplanError", outcome.error)
@@ -238,10 +241,12 @@ class _Run:
                     self.progress.done(groups - len(parts_left), bytes_done, len(failed))
                     while len(pending) >= per_commit:
                         # The commit manager owns the files of what it is given, so it leaves the list first.
-                        now, pending = pending[:per_commit], pending[per_commit:]
-                        self._commit(now)
-            last, pending = pending, []
-            self._commit(last)
+                        with delay_interrupt():
+                            now, pending = pending[:per_commit], pending[per_commit:]
+                            self._commit(now)
+            with delay_interrupt():
+                last, pending = pending, []
+                self._commit(last)
         except KeyboardInterrupt as interrupt:
             raise RewriteInterruptedError(self._result()) from interrupt
         finally:
@@ -264,30 +269,30 @@ class _Run:
         return lambda _: None
 
     def _commit(self, groups: Sequence[GroupResult]) -> None:
-        """Commit some groups; a commit that fails fails these groups only, until too many commits have failed."""
+        """Commit some groups; a commit that fails fails these groups only, until too many commits have failed.
+
+        The caller delays interrupts, so that the groups are either its own or committed.
+        """
         if not groups:
             return
         options = self.planned.plan.options
-        with delay_interrupt():
-            try:
-                done = self.manager.commit(groups)
-            except FloeplanError as error:
-                self.failures += [GroupFailure(group.group_id, error, group.bytes) for group in groups]
-                self.failed_commits += 1
-                limit = options.partial_progress_max_failed_commits
-                if self.failed_commits > (options.partial_progress_max_commits if limit is None else limit):
-                    error.committed |= bool(self.committed)
-                    raise
-                return
-            finally:
-                # Committed or not, nothing is carried over after this.
-                TableFiles.of(self.planned.plan.target.table).remove(
-                    path for group in groups for path in group.map_files
-                )
-            self.committed.append(done)
-            self.failures += done.failures
-            if done.snapshot_id is not None:
-                self.progress.committed(done.snapshot_id, len(done.groups))
+        try:
+            done = self.manager.commit(groups)
+        except FloeplanError as error:
+            self.failures += [GroupFailure(group.group_id, error, group.bytes) for group in groups]
+            self.failed_commits += 1
+            limit = options.partial_progress_max_failed_commits
+            if self.failed_commits > (options.partial_progress_max_commits if limit is None else limit):
+                error.committed |= bool(self.committed)
+                raise
+            return
+        finally:
+            # Committed or not, nothing is carried over after this.
+            TableFiles.of(self.planned.plan.target.table).remove(path for group in groups for path in group.map_files)
+        self.committed.append(done)
+        self.failures += done.failures
+        if done.snapshot_id is not None:
+            self.progress.committed(done.snapshot_id, len(done.groups))
 
     def _result(self) -> RewriteResult:
         groups = [group for done in self.committed for group in done.groups]

@@ -20,7 +20,7 @@ their own, and Spark Connect, whose sessions cannot be copied, keep Spark's batc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -41,7 +41,7 @@ from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, resu
 from floeplan.tasks.shipping import ensure_package, is_connect
 from floeplan.tasks.worker import reusable
 from floeplan.write.conform import conform
-from floeplan.write.data_files import coalesce_batches, write_data_files
+from floeplan.write.data_files import DataFileWriter, coalesce_batches, write_data_files
 from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
@@ -73,25 +73,33 @@ class WideRowError(FloeplanError):
     default_retryable = True
 
 
-def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
-    """Write the rows of a DataFrame; returns the entries of the files of each task.
+def write_frame(frame: DataFrame, target: WriteTarget, keep: Callable[[EntriesTable], None]) -> None:
+    """Write the rows of a DataFrame, and hand over the entries of the files of each task.
 
     A small DataFrame is written by this process, with all rows of a partition in one file.
     """
+
+    def keep_files(entries: EntriesTable) -> None:
+        if len(entries):
+            keep(entries)
+
     # Check the columns before a job starts.
     conform(to_arrow_schema(frame.schema).empty_table(), target.stored_schema)
     small = collect_if_small(frame, runner.LOCAL_BYTES // 2)
     if small is not None:
-        rows = coalesce_batches(small.to_batches())
-        written = write_data_files(target, rows, file_name_token=new_attempt(), sort=True)
-        return [written] if len(written) else []
+        with DataFileWriter(target, file_name_token=new_attempt(), sort=True) as writer:
+            for rows in coalesce_batches(small.to_batches()):
+                writer.write(rows)
+            keep_files(writer.finish())
+        return
     spark = frame.sparkSession
     ensure_package(spark)
     flagged = flag_wide_rows(frame) if has_default_batch_size(spark) else None
     if flagged is not None:
         with suppress(WideRowError):
-            return _write_in_tasks(flagged, target, row_batches=True)
-    return _write_in_tasks(frame, target, row_batches=False)
+            _write_in_tasks(flagged, target, keep_files, row_batches=True)
+            return
+    _write_in_tasks(frame, target, keep_files, row_batches=False)
 
 
 def has_default_batch_size(spark: SparkSession) -> bool:
@@ -99,7 +107,9 @@ def has_default_batch_size(spark: SparkSession) -> bool:
     return not is_connect(spark) and spark.conf.getAll.keys().isdisjoint(_SETTINGS)
 
 
-def _write_in_tasks(frame: DataFrame, target: WriteTarget, *, row_batches: bool) -> list[EntriesTable]:
+def _write_in_tasks(
+    frame: DataFrame, target: WriteTarget, keep: Callable[[EntriesTable], None], *, row_batches: bool
+) -> None:
     """Write rows in the tasks that compute them; with ``row_batches`` the last column flags wide rows."""
     with removed_on_failure(frame.sparkSession, target.files) as report:
 
@@ -113,8 +123,7 @@ def _write_in_tasks(frame: DataFrame, target: WriteTarget, *, row_batches: bool)
 
         query = distributed(frame, target).mapInArrow(run, RESULT_SCHEMA)
         results = (with_settings(query, _SETTINGS) if row_batches else query).toArrow()
-    found = load_results(results, partial(remove_written_files, files=target.files))
-    return [entries for entries in found if len(entries)]
+        load_results(results, partial(remove_written_files, files=target.files), keep)
 
 
 def flag_wide_rows(frame: DataFrame) -> DataFrame | None:

@@ -77,7 +77,8 @@ class TaskOutcome(Generic[Result]):
 
 
 Batches: TypeAlias = list[list[Descriptor]]
-Outcomes: TypeAlias = list[TaskOutcome[Result]]
+Outcomes: TypeAlias = dict[int, TaskOutcome[Result]]
+"""The outcomes of batches, by number."""
 JobOutcomes: TypeAlias = list[tuple[Descriptor, TaskOutcome[Result]]]
 
 
@@ -88,8 +89,10 @@ class Executor(Protocol):
     def cores(self) -> int:
         """How many tasks run at the same time."""
 
-    def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
-        """Run a task for each batch; return their outcomes in the order of the batches."""
+    def run(
+        self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str, outcomes: Outcomes[Result]
+    ) -> None:
+        """Run a task for each batch and enter its outcome; the caller has those entered when an interrupt is raised."""
 
 
 class LocalThreads:
@@ -99,23 +102,19 @@ class LocalThreads:
     def cores(self) -> int:
         return os.cpu_count() or 1
 
-    def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
-        outcomes: dict[int, TaskOutcome[Result]] = {}
-
+    def run(
+        self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str, outcomes: Outcomes[Result]
+    ) -> None:
         def run(number: int, batch: list[Descriptor]) -> None:
             try:
                 outcomes[number] = TaskOutcome(task(batch, new_attempt()))
             except BaseException as error:
                 outcomes[number] = TaskOutcome(error=error)
 
-        try:
-            # Threads cannot be interrupted, and a pool does not wait for a thread whose start is interrupted.
-            with delay_interrupt(), ThreadPoolExecutor(len(batches), "floeplan-task") as pool:
-                for number, batch in enumerate(batches):
-                    pool.submit(run, number, batch)
-        except KeyboardInterrupt as interrupt:
-            return [TaskOutcome(error=interrupt), *outcomes.values()]  # what the tasks have written is discarded
-        return [outcomes[number] for number in range(len(batches))]
+        # Threads cannot be interrupted, and a pool does not wait for a thread whose start is interrupted.
+        with delay_interrupt(), ThreadPoolExecutor(len(batches), "floeplan-task") as pool:
+            for number, batch in enumerate(batches):
+                pool.submit(run, number, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +127,14 @@ class SparkTasks:
     def cores(self) -> int:
         return parallelism(self.spark)
 
-    def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
+    def run(
+        self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str, outcomes: Outcomes[Result]
+    ) -> None:
         ensure_package(self.spark)
         numbers = self.spark.range(0, len(batches), 1, len(batches))
         with job_description(self.spark, description):
-            return _outcomes(numbers.mapInArrow(spark_task(task, batches), RESULT_SCHEMA).toArrow().sort_by("batch"))
+            returned = numbers.mapInArrow(spark_task(task, batches), RESULT_SCHEMA).toArrow()
+            outcomes.update(_outcomes(returned.sort_by("batch")))
 
 
 @contextmanager
@@ -155,6 +157,7 @@ def run_tasks(
     weights: Sequence[float] | None = None,
     description: str = "",
     discard: Callable[[Result], None] | None = None,
+    keep: Callable[[Result], None] | None = None,
     one_each: bool = False,
 ) -> list[Result]:
     """Run a task over all descriptors, and return all results or raise.
@@ -165,7 +168,8 @@ def run_tasks(
         spark: A session; without one, and for little work, tasks run in this process.
         weights: Bytes of work of each descriptor, to balance batches; equal when not given.
         description: Shown in Spark's UI.
-        discard: Called with the results of the other tasks when one failed.
+        discard: Called with the results of the other tasks when one failed or an interrupt came.
+        keep: Called with each result when all tasks are done; until then, an interrupt discards it.
         one_each: Run a Spark task for each descriptor, however many there are and however little their work is.
 
     Returns:
@@ -174,10 +178,12 @@ def run_tasks(
     if not descriptors:
         return []
     if spark is not None and one_each:
-        return _results(SparkTasks(spark).run(task, [[one] for one in descriptors], description), discard)
+        one_by_one = [[one] for one in descriptors]
+        return _results(partial(SparkTasks(spark).run, task, one_by_one, description), discard, keep)
     sizes = np.ones(len(descriptors)) * TASK_BYTES if weights is None else np.asarray(weights, dtype=np.float64)
     executor: Executor = LocalThreads() if spark is None or sizes.sum() <= LOCAL_BYTES else SparkTasks(spark)
-    return _results(executor.run(task, balanced_batches(descriptors, sizes, executor.cores), description), discard)
+    batches = balanced_batches(descriptors, sizes, executor.cores)
+    return _results(partial(executor.run, task, batches, description), discard, keep)
 
 
 def run_jobs(
@@ -190,6 +196,7 @@ def run_jobs(
     concurrent_jobs: int,
     discard: Callable[[Result], None],
     error_kind: str,
+    keep: Callable[[Result], None] = lambda _: None,
     stop: Callable[[], None] | None = None,
     own_job: Callable[[Descriptor], Callable[[], Result] | None] = lambda _: None,
 ) -> Generator[JobOutcomes[Descriptor, Result]]:
@@ -204,6 +211,7 @@ def run_jobs(
         concurrent_jobs: Maximum concurrent Spark jobs.
         discard: Called with the results that the caller did not get, when it stops early.
         error_kind: The kind of an error that is none of Floeplan's.
+        keep: Called with each result before it is yielded; until then, an interrupt discards it.
         stop: Called when the caller stops early; may make tasks in this process fail soon.
         own_job: What processes the only descriptor of a job by Spark jobs of its own; ``None`` for one task.
     """
@@ -235,8 +243,13 @@ def run_jobs(
             with delay_interrupt():  # a job that has begun is known
                 running += [pool.submit(run, job) for job in jobs]
             for future in as_completed(running):
-                delivered.add(future)
-                yield future.result()
+                with delay_interrupt():
+                    outcomes = future.result()
+                    delivered.add(future)
+                    for _, outcome in outcomes:
+                        if outcome.error is None:
+                            keep(cast("Result", outcome.result))
+                yield outcomes
         except BaseException:
             # GeneratorExit when the caller stops, KeyboardInterrupt while waiting.
             if stop is not None:
@@ -301,25 +314,46 @@ def result_batch(number: int, task: Callable[[], object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=["batch", "failed", "result"])
 
 
-def load_results(returned: pa.Table, discard: Callable[[Result], None] | None) -> list[Result]:
+def load_results(
+    returned: pa.Table, discard: Callable[[Result], None] | None, keep: Callable[[Result], None] | None = None
+) -> list[Result]:
     """The results in what ``result_batch`` made; the first error is raised once other results are discarded."""
-    return _results(_outcomes(returned), discard)
+    return _results(lambda outcomes: outcomes.update(_outcomes(returned)), discard, keep)
 
 
 def _outcomes(returned: pa.Table) -> Outcomes[Result]:
     values = [pickle.loads(value.as_buffer()) for value in returned.column("result")]
     failed = returned.column("failed").to_pylist()
-    return [TaskOutcome(error=value) if bad else TaskOutcome(value) for bad, value in zip(failed, values, strict=True)]
+    pairs = enumerate(zip(failed, values, strict=True))
+    return {number: TaskOutcome(error=value) if bad else TaskOutcome(value) for number, (bad, value) in pairs}
 
 
-def _results(outcomes: Sequence[TaskOutcome[Result]], discard: Callable[[Result], None] | None) -> list[Result]:
-    first = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
-    if first is None:
-        return [cast("Result", outcome.result) for outcome in outcomes]
-    for outcome in outcomes:
-        if outcome.error is None and discard is not None:
-            discard(cast("Result", outcome.result))
-    raise first
+def _results(
+    run: Callable[[Outcomes[Result]], None],
+    discard: Callable[[Result], None] | None,
+    keep: Callable[[Result], None] | None = None,
+) -> list[Result]:
+    """Run tasks, which enter their outcomes, and return all results; or discard them and raise the first error.
+
+    An interrupt may come at any time: until the caller has kept a result, it is discarded here.
+    """
+    outcomes: Outcomes[Result] = {}
+    try:
+        run(outcomes)
+        ordered = [outcomes[number] for number in sorted(outcomes)]
+        for outcome in ordered:
+            if outcome.error is not None:
+                raise outcome.error
+        results = [cast("Result", outcome.result) for outcome in ordered]
+        if keep is not None:
+            for result in results:
+                keep(result)
+        return results
+    except BaseException:
+        for outcome in outcomes.values():
+            if discard is not None and outcome.error is None:
+                discard(cast("Result", outcome.result))
+        raise
 
 
 def balanced_batches(descriptors: Sequence[Descriptor], sizes: Floats, limit: int) -> Batches[Descriptor]:

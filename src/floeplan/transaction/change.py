@@ -39,6 +39,8 @@ from floeplan.schemas import fields_by_id
 from floeplan.transaction.manifests import TableShape, find_compatible_schema, validate_added_data_files
 from floeplan.vectors import Mask
 
+REPLACES_PARTITIONS = "replace-partitions"
+"""The summary property of a snapshot that replaced the partitions of its files by these files, and did nothing else."""
 _HINTS = ("manifest", "spec_id", "content", "file_path", "content_offset")
 _SEPARATOR = pa.scalar("\0", pa.large_string())
 _FIRST_FORMAT_WITH_VECTORS = 3

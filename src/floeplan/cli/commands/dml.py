@@ -6,7 +6,7 @@ if Arrow cannot evaluate an expression, again on Spark.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,15 +17,13 @@ from rich.text import Text
 from floeplan.cli import common, completion
 from floeplan.cli.commands.plan import SHOWN_ROWS, Answer, render
 from floeplan.errors import InvalidOptionError
-from floeplan.text import counted, human_bytes
+from floeplan.text import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from floeplan.dml.commit import DmlResult
     from floeplan.dml.merge.builder import Merge
-    from floeplan.dml.target import DmlTarget
-    from floeplan.scan.plan import ScanPlan
     from floeplan.spark.session import SparkOnDemand
     from floeplan.sql_text.create import CreateResult
     from floeplan.sql_text.run import StatementResult
@@ -124,6 +122,33 @@ StatementArgument = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """Options of all commands that change rows; their names are those of the functions of the library."""
+
+    branch: common.BranchOption = None
+    mode: ModeOption = None
+    isolation: IsolationOption = None
+    trust_lists: common.TrustListsOption = False
+    allow_late_equality_deletes: common.LateDeletesOption = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``delete``, ``update`` and ``merge``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of ``delete``, ``update`` and ``merge``: how they run and what they show."""
+
+    dry_run: FilesDryRunOption = False
+    case_insensitive: common.CaseOption = False
+    spark: common.SparkOption = None
+    catalog: common.CatalogOption = None
+    json: common.JsonOption = False
+
+
 def append(
     table: common.ChangedTableArgument,
     files: FilesArgument,
@@ -161,80 +186,66 @@ def append(
     common.show(result, draw_change, as_json=json)
 
 
+@common.shared_options
 def delete(
     table: common.ChangedTableArgument,
     where: common.RequiredWhereOption,
-    branch: common.BranchOption = None,
-    mode: ModeOption = None,
-    isolation: IsolationOption = None,
-    trust_lists: common.TrustListsOption = False,
-    allow_late_equality_deletes: common.LateDeletesOption = False,
-    dry_run: FilesDryRunOption = False,
-    case_insensitive: common.CaseOption = False,
-    spark: common.SparkOption = None,
-    catalog: common.CatalogOption = None,
-    json: common.JsonOption = False,
+    change: ChangeOptions,
+    run: RunOptions,
 ) -> None:
     """Delete matching rows.
 
     floeplan delete db.events --where "ts < TIMESTAMP '2024-01-01'" --dry-run
     """
     from floeplan.dml.delete_update import delete as delete_rows
-    from floeplan.dml.target import Command, resolve
 
-    target = common.writable_table(table, catalog)
-    options = _change_options(branch, mode, isolation, trust_lists, allow_late_equality_deletes)
-    exact = not case_insensitive
-    if dry_run:
-        planned = _dry_run(resolve(target, Command.DELETE, **options), where, None, exact)
-        common.show(planned, draw_dry_run, as_json=json)
+    target, exact = common.writable_table(table, run.catalog), not run.case_insensitive
+    if run.dry_run:
+        from floeplan.cli.dry_run import draw, plan_change
+
+        common.show(plan_change(target, where, None, exact, change.arguments), draw, as_json=run.json)
         return
     with common.spinner("deleting"):
-        result = common.spark_for(spark).run(
-            lambda session: delete_rows(target, where, spark=session, case_sensitive=exact, **options)
+        result = common.spark_for(run.spark).run(
+            lambda session: delete_rows(target, where, spark=session, case_sensitive=exact, **change.arguments)
         )
-    common.show(result, draw_change, as_json=json)
+    common.show(result, draw_change, as_json=run.json)
 
 
+@common.shared_options
 def update(
     table: common.ChangedTableArgument,
     set_: SetOption,
     where: common.RequiredWhereOption,
-    branch: common.BranchOption = None,
-    mode: ModeOption = None,
-    isolation: IsolationOption = None,
-    trust_lists: common.TrustListsOption = False,
-    allow_late_equality_deletes: common.LateDeletesOption = False,
-    dry_run: FilesDryRunOption = False,
-    case_insensitive: common.CaseOption = False,
-    spark: common.SparkOption = None,
-    catalog: common.CatalogOption = None,
-    json: common.JsonOption = False,
+    change: ChangeOptions,
+    run: RunOptions,
 ) -> None:
     """Update matching rows.
 
     floeplan update db.events --set "v = v * 2" --set "region = 'eu'" --where "id = 7"
     """
     from floeplan.dml.delete_update import update as update_rows
-    from floeplan.dml.target import Command, resolve
     from floeplan.sql_text.parse import parse_assignments
 
     assigned = parse_assignments(", ".join(set_), "--set")
-    target = common.writable_table(table, catalog)
-    options = _change_options(branch, mode, isolation, trust_lists, allow_late_equality_deletes)
-    exact = not case_insensitive
-    if dry_run:
-        planned = _dry_run(resolve(target, Command.UPDATE, **options), where, assigned, exact)
-        common.show(planned, draw_dry_run, as_json=json)
+    target, exact = common.writable_table(table, run.catalog), not run.case_insensitive
+    if run.dry_run:
+        from floeplan.cli.dry_run import draw, plan_change
+
+        common.show(plan_change(target, where, assigned, exact, change.arguments), draw, as_json=run.json)
         return
     with common.spinner("updating"):
-        result = common.spark_for(spark).run(
-            lambda session: update_rows(target, assigned, where, spark=session, case_sensitive=exact, **options)
+        result = common.spark_for(run.spark).run(
+            lambda session: update_rows(
+                target, assigned, where, spark=session, case_sensitive=exact, **change.arguments
+            )
         )
-    common.show(result, draw_change, as_json=json)
+    common.show(result, draw_change, as_json=run.json)
 
 
+@common.shared_options
 def merge(
+    *,
     table: common.ChangedTableArgument,
     source: SourceOption,
     on: OnOption,
@@ -243,25 +254,16 @@ def merge(
     when_not_matched_insert: InsertOption = None,
     when_not_matched_by_source_update: BySourceUpdateOption = None,
     when_not_matched_by_source_delete: BySourceDeleteOption = None,
-    branch: common.BranchOption = None,
-    mode: ModeOption = None,
-    isolation: IsolationOption = None,
-    trust_lists: common.TrustListsOption = False,
-    allow_late_equality_deletes: common.LateDeletesOption = False,
-    dry_run: FilesDryRunOption = False,
-    case_insensitive: common.CaseOption = False,
-    spark: common.SparkOption = None,
-    catalog: common.CatalogOption = None,
-    json: common.JsonOption = False,
+    change: ChangeOptions,
+    run: RunOptions,
 ) -> None:
     """Merge Parquet files or another table into a table. Delete clauses are evaluated before update clauses.
 
     floeplan merge db.events --source new.parquet --on id --when-matched-update "*" --when-not-matched-insert "*"
     """
     from floeplan.dml.merge.builder import merge as merge_rows
-    from floeplan.dml.target import Command, resolve
 
-    target = common.writable_table(table, catalog)
+    target = common.writable_table(table, run.catalog)
     set_matched = _values(when_matched_update, "update")
     set_by_source = _values(when_not_matched_by_source_update, "update")
     inserted = _values(when_not_matched_insert, "insert")
@@ -269,43 +271,35 @@ def merge(
     clauses = (when_matched_update, when_matched_delete, when_not_matched_insert, *by_source)
     if all(clause is None for clause in clauses):
         raise InvalidOptionError("merge needs at least one --when-… option; see 'floeplan merge --help'")
-    options = _change_options(branch, mode, isolation, trust_lists, allow_late_equality_deletes)
-    options |= {"target_alias": "target", "source_alias": "source"}
-    opened = common.spark_for(spark)
+    options = change.arguments | {"target_alias": "target", "source_alias": "source"}
+    opened = common.spark_for(run.spark)
     with common.spinner("merging"):
-        rows = _merge_source(source, opened, catalog)
+        rows = _merge_source(source, opened, run.catalog)
 
         def begun(session: Any) -> Merge:
-            change = merge_rows(target, rows, on, spark=session, case_sensitive=not case_insensitive, **options)
+            merge = merge_rows(target, rows, on, spark=session, case_sensitive=not run.case_insensitive, **options)
             if when_matched_delete is not None:
-                change = change.when_matched_delete(when_matched_delete)
+                merge = merge.when_matched_delete(when_matched_delete)
             if when_matched_update is not None:
-                change = change.when_matched_update(set_matched)
+                merge = merge.when_matched_update(set_matched)
             if when_not_matched_insert is not None:
-                change = change.when_not_matched_insert(inserted)
+                merge = merge.when_not_matched_insert(inserted)
             if when_not_matched_by_source_delete is not None:
-                change = change.when_not_matched_by_source_delete(when_not_matched_by_source_delete)
+                merge = merge.when_not_matched_by_source_delete(when_not_matched_by_source_delete)
             if when_not_matched_by_source_update is not None:
-                change = change.when_not_matched_by_source_update(set_by_source or {})
-            return change
+                merge = merge.when_not_matched_by_source_update(set_by_source or {})
+            return merge
 
-        if dry_run:
-            resolved = resolve(target, Command.MERGE, branch=branch, mode=mode, isolation=isolation)
-            planned = opened.run(lambda session: _files_to_read(resolved, begun(session).plan()))
+        if run.dry_run:
+            from floeplan.cli.dry_run import draw, files_to_read
+
+            planned = opened.run(lambda session: files_to_read(target, begun(session).plan(), change.arguments))
         else:
             result = opened.run(lambda session: begun(session).execute())
-    if dry_run:
-        common.show(planned, draw_dry_run, as_json=json)
+    if run.dry_run:
+        common.show(planned, draw, as_json=run.json)
     else:
-        common.show(result, draw_change, as_json=json)
-
-
-def _change_options(
-    branch: str | None, mode: str | None, isolation: str | None, trust: bool, late: bool
-) -> dict[str, Any]:
-    """The arguments that ``delete``, ``update`` and ``merge`` share."""
-    checks = {"trust_lists": trust, "allow_late_equality_deletes": late}
-    return {"branch": branch, "mode": mode, "isolation": isolation, **checks}
+        common.show(result, draw_change, as_json=run.json)
 
 
 def _values(text: str | None, what: str) -> dict[str, object] | None:
@@ -339,13 +333,10 @@ def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> obj
     return frame
 
 
+@common.shared_options
 def sql(
     statement: StatementArgument,
-    branch: common.BranchOption = None,
-    mode: ModeOption = None,
-    isolation: IsolationOption = None,
-    trust_lists: common.TrustListsOption = False,
-    allow_late_equality_deletes: common.LateDeletesOption = False,
+    change: ChangeOptions,
     spark: common.SparkOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
@@ -357,7 +348,7 @@ def sql(
     from floeplan.sql_text.run import StatementOptions, StatementResult, run_text
 
     with common.spinner("running"):
-        options = StatementOptions(catalog, branch, mode, isolation, trust_lists, allow_late_equality_deletes)
+        options = StatementOptions(catalog, **change.arguments)
         result = run_text(statement, common.spark_for(spark), options)
         if isinstance(result, StatementResult):
             common.show(result, draw_statement, as_json=json)
@@ -381,81 +372,6 @@ def draw_answer(answer: Answer) -> RenderableType:
     if table is not None and table.column_names == ["plan"] and table.num_rows == 1:
         return Text(str(table["plan"][0]))
     return render(answer)
-
-
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """What a change would do according to metadata.
-
-    Attributes:
-        operation: The command.
-        mode: ``copy-on-write`` or ``merge-on-read``.
-        files_total: Data files of the branch.
-        files_by_metadata: Files that would be dropped without being read.
-        rows_by_metadata: Rows in those files.
-        files_to_read: Files that may contain matching rows.
-        rows_to_read: Rows in those files.
-        bytes_to_read: Bytes of those files.
-    """
-
-    operation: str
-    mode: str
-    files_total: int | None
-    files_by_metadata: int
-    rows_by_metadata: int
-    files_to_read: int
-    rows_to_read: int
-    bytes_to_read: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON document."""
-        return {"dry_run": True} | {name: getattr(self, name) for name in self.__slots__}
-
-
-def _dry_run(target: DmlTarget, where: str, assigned: dict[str, object] | None, case_sensitive: bool) -> DryRun:
-    """Make the same checks and the same plan as a delete, or an update if columns are assigned.
-
-    Rows of files that must be read are reported as such, not estimated.
-    """
-    from floeplan.dml.assign import compile_assignments
-    from floeplan.dml.commit import ChangeBuilder
-    from floeplan.dml.delete_update import drop_files, plan_rows, refuse_moves
-    from floeplan.predicate.names import Names
-    from floeplan.predicate.stats import TriState
-
-    if assigned is not None:
-        compile_assignments(assigned, target.schema, Names(target.schema, case_sensitive))
-    plan = plan_rows(target, where, None, case_sensitive)
-    # A delete drops a file of which all rows match. An update reads it, because its rows get new values.
-    changes, whole = ChangeBuilder(), (plan.files.states == TriState.TRUE) & (assigned is None)
-    refuse_moves(target, plan.files, ~whole, updates=assigned is not None)
-    proven = drop_files(plan.files, whole, changes)
-    entries = plan.files.entries
-    return DryRun(
-        operation=target.command.value,
-        mode=target.mode.value,
-        files_total=plan.summary.files_total,
-        files_by_metadata=int(proven.sum()),
-        rows_by_metadata=changes.rows_deleted,
-        files_to_read=int((~proven).sum()),
-        rows_to_read=int(entries.record_count[~proven].sum()),
-        bytes_to_read=int(entries.ints("file_size_in_bytes")[~proven].sum()),
-    )
-
-
-def _files_to_read(target: DmlTarget, plan: ScanPlan) -> DryRun:
-    """The dry run of a change that reads every planned file."""
-    entries = plan.files.entries
-    return DryRun(
-        operation=target.command.value,
-        mode=target.mode.value,
-        files_total=plan.summary.files_total,
-        files_by_metadata=0,
-        rows_by_metadata=0,
-        files_to_read=len(plan.files),
-        rows_to_read=int(entries.record_count.sum()),
-        bytes_to_read=int(entries.ints("file_size_in_bytes").sum()),
-    )
 
 
 def draw_statement(result: StatementResult) -> RenderableType:
@@ -501,14 +417,3 @@ def draw_change(result: DmlResult) -> RenderableType:
     drawn.add_row("snapshot", f"{result.snapshot_id}, after {counted(result.attempts, 'attempt')}")
     mode = "" if result.operation == "append" else f" ({result.mode})"
     return Group(Text(f"{result.operation}{mode}", style="bold"), drawn)
-
-
-def draw_dry_run(result: DryRun) -> RenderableType:
-    """Render a dry run."""
-    drawn = common.key_value_table()
-    dropped = f"{counted(result.files_by_metadata, 'file')}, {counted(result.rows_by_metadata, 'row')}"
-    drawn.add_row("would drop", f"{dropped}, by metadata alone")
-    read = f"{counted(result.files_to_read, 'file')}, {counted(result.rows_to_read, 'row')}"
-    drawn.add_row("would read", f"{read}, {human_bytes(result.bytes_to_read)}")
-    drawn.add_row("table", "unknown" if result.files_total is None else counted(result.files_total, "file"))
-    return Group(Text(f"{result.operation} ({result.mode}), dry run: nothing was changed", style="bold"), drawn)

@@ -216,7 +216,7 @@ def cherrypick(
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Commit the rows that a snapshot appended to a branch that does not have them.
+    """Commit what a snapshot appended or replaced to a branch that does not have it.
 
     floeplan cherrypick db.events --snapshot-id 4811123372063478012 --dry-run
     """
@@ -235,7 +235,10 @@ def draw_cherrypick(result: CherryPickResult) -> RenderableType:
         moves = "move" if result.dry_run else "moved"
         return Text(f"{result.branch} {would}{moves} forward to snapshot {result.source_snapshot_id}: {files}")
     added = f"{would}get" if result.dry_run else f"got, in snapshot {result.snapshot_id},"
-    return Text(f"{result.branch} {added} what snapshot {result.source_snapshot_id} appended: {files}")
+    replaced = result.data_files_removed
+    instead = f" instead of {counted(replaced, 'data file')}" if replaced else ""
+    did = "replaced" if replaced else "appended"
+    return Text(f"{result.branch} {added} what snapshot {result.source_snapshot_id} {did}: {files}{instead}")
 
 
 def _snapshot(table: Table, text: str) -> int:

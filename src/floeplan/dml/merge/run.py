@@ -144,16 +144,15 @@ def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
         else:
             decision = Joined(target.schema, indexed, compiled.condition, compiled.matched, compiled.by_source)
             run_decision(target, chosen, decision, changes, spark)
-            for entries in _insert_unmatched(target, indexed, compiled.not_matched, changes, spark):
-                changes.insert(entries)
-    return commit_changes(
-        target,
-        changes,
-        conflict_filter=planned.predicate,
-        isolation=target.isolation,
-        summary=merge.summary,
-        options=merge.options,
-    )
+            _insert_unmatched(target, indexed, compiled.not_matched, changes, spark)
+        return commit_changes(
+            target,
+            changes,
+            conflict_filter=planned.predicate,
+            isolation=target.isolation,
+            summary=merge.summary,
+            options=merge.options,
+        )
 
 
 def _index(rows: pa.Table, needed: Schema, condition: MergeCondition, schema: Schema) -> MergeSource:
@@ -201,17 +200,17 @@ def _joinable(target: Schema, source: Schema, key: Key) -> bool:
 
 def _insert_unmatched(
     target: DmlTarget, source: MergeSource, whens: Sequence[When], changes: ChangeBuilder, spark: SparkSession | None
-) -> list[EntriesTable]:
+) -> None:
     """Write the source rows that match no target row."""
     if not whens:
-        return []
+        return
     is_new = np.ones(source.rows.num_rows, dtype=np.bool_)
     is_new[rows_of(changes.matched_sources)] = False
     new = np.flatnonzero(is_new)
     parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
     task = partial(_write_unmatched, WriteTarget.of(target.table), source.rows, source.schema, whens)
     discard = partial(remove_written_files, files=TableFiles.of(target.table))
-    return run_tasks(task, parts, spark if len(parts) > 1 else None, discard=discard)
+    run_tasks(task, parts, spark if len(parts) > 1 else None, discard=discard, keep=changes.insert)
 
 
 def _write_unmatched(
