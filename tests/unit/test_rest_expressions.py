@@ -9,6 +9,7 @@ import operator
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from pyiceberg import types as t
 from pyiceberg.partitioning import PartitionField
@@ -19,7 +20,9 @@ from floeplan.errors import BadInputError, TypeMismatchError, UnknownColumnError
 from floeplan.partition.fields import bind_field
 from floeplan.partition.lift import Exactness, lift
 from floeplan.predicate.build import and_, conjuncts, has_opaque, negate, without_opaque
+from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import FALSE, TRUE, Cmp, CmpOp, InList, IrExpr, IsNull, Opaque, Transformed
+from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.rest.expressions import Binder, CompiledFilter, FilterLimits, compile_filter
 from floeplan.scan.report import expression_json
 
@@ -228,6 +231,9 @@ def test_long_pieces_for_the_client_are_told_apart() -> None:
         ),
         ({"type": "not-nan", "term": "x"}, "NOT isnan(x) AND (x IS NOT NULL OR a null in x matches)"),
         ({"type": "is-nan", "term": "x"}, "isnan(x)"),
+        ({"type": "lt", "term": "x", "value": 0}, "x < 0.0 OR (x = 0.0 AND a zero in x matches)"),
+        ({"type": "lt-eq", "term": "x", "value": 0}, "x <= 0.0"),
+        ({"type": "eq", "term": "f", "value": -0.0}, "f = 0.0 AND (f != 0.0 OR a zero in f matches)"),
     ],
     ids=str,
 )
@@ -441,10 +447,29 @@ def java_matches(node: Any, value: float | None) -> bool:
     return bool(compare(java_order(value), java_order(float(node["value"]))))
 
 
-def java_order(value: float | None) -> tuple[int, float]:
+def java_order(value: float | None) -> tuple[int, float, float]:
+    """NaN is above every number, and -0.0 below 0.0."""
     if value is None:
-        return (0, 0.0)
-    return (2, 0.0) if math.isnan(value) else (1, value)
+        return (0, 0.0, 0.0)
+    return (2, 0.0, 0.0) if math.isnan(value) else (1, value, math.copysign(1, value))
+
+
+@pytest.mark.parametrize("kind", ["lt", "lt-eq", "gt", "gt-eq", "eq", "not-eq", "in", "not-in"])
+@pytest.mark.parametrize("literal", [0.0, -0.0, 0])
+@pytest.mark.parametrize("stored", [0.0, -0.0])
+@pytest.mark.parametrize("negated", [False, True])
+def test_zeros_of_either_sign(kind: str, literal: float, stored: float, negated: bool) -> None:
+    """A file of one zero is kept if it matches for a client, and proven only if it matches for all."""
+
+    def filter_(zero: float) -> Any:
+        leaf = {"type": kind, "term": "x"} | ({"values": [zero, 1.5]} if kind.endswith("in") else {"value": zero})
+        return {"type": "not", "child": leaf} if negated else leaf
+
+    bounds = ColumnStats.exact(np.array([stored]), np.array([False]))
+    answer = evaluate(compiled(filter_(literal)).predicate, StatsTable(1, {3: bounds}))
+    in_java, in_sql = java_matches(filter_(literal), stored), java_matches(filter_(0.0), 0.0)
+    assert bool(answer.keep[0]) >= (in_java or in_sql)
+    assert bool(answer.all_match[0]) <= (in_java and in_sql)
 
 
 def sent_back(filter_: Any) -> Any:

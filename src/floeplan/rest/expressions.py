@@ -4,10 +4,11 @@ Two dialects arrive. Java sends literals untyped and in internal units: timestam
 decimals and bytes as text. PyIceberg sends ISO text. A term is a name, a reference, or a transform of one. The newer
 form of the specification names operands ``child``, ``left`` and ``right``. All of them bind to the same leaves.
 
-**Clients disagree about nulls and NaN.** For Java ``not-eq``, ``not-in`` and ``not-starts-with`` match nulls, for
-PyIceberg only ``not-in`` does, for SQL none does; NaN is above every number for Java and above none for PyIceberg.
-The client evaluates its own semantics on rows, so a plan must hold for all of them: such a row *may* match. It is
-expressed with an opaque piece beside the leaf, so that a file with such rows is neither dropped nor proven::
+**Clients disagree about nulls, NaN and zeros.** For Java ``not-eq``, ``not-in`` and ``not-starts-with`` match nulls,
+for PyIceberg only ``not-in`` does, for SQL none does; NaN is above every number for Java and above none for PyIceberg.
+-0.0 is below 0.0 for Java, and another value in lists of PyIceberg; for SQL they are equal. The client evaluates its
+own semantics on rows, so a plan must hold for all of them: such a row *may* match. It is expressed with an opaque piece
+beside the leaf, so that a file with such rows is neither dropped nor proven::
 
     x != 5    →    x != 5 OR (x IS NULL AND …)
     x > 5     →    x > 5 AND (NOT isnan(x) OR …)
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -274,7 +276,8 @@ class _Compiler:
             return _or_nulls(column, op, _transform_leaf(column, transform, op, values))
         if op in ("is-nan", "not-nan"):
             return _is_nan(column, op)
-        return _or_nan(column, op, negated, _or_nulls(column, op, _column_leaf(column, op, values)))
+        leaf = _or_zeros(column, op, values, _column_leaf(column, op, values))
+        return _or_nan(column, op, negated, _or_nulls(column, op, leaf))
 
     def _sides(self, node: dict[str, Json], kind: str) -> tuple[Json, list[Json], str]:
         """The term, the literals, and the operator as if the term stood on the left; no term for two columns."""
@@ -435,6 +438,26 @@ def _or_nan(column: Column, op: str, negated: bool, leaf: IrExpr) -> IrExpr:
     return or_(leaf, and_(IsNaN(column), nan)) if negated else leaf
 
 
+def _or_zeros(column: Column, op: str, values: Sequence[Json], leaf: IrExpr) -> IrExpr:
+    """A zero may match, or fail to match, a comparison with the zero of the other sign."""
+    if not isinstance(column.type, _FLOATS):
+        return leaf
+    signs = {math.copysign(1, number) for number in map(_number, values) if number == 0}
+    zero, client = Cmp(column, CmpOp.EQ, 0.0), _client("a zero", column)
+    if signs and (op in ("not-eq", "not-in") or (op == "lt" and 1 in signs) or (op == "gt" and -1 in signs)):
+        return or_(leaf, and_(zero, client))
+    if signs and (op in ("eq", "in") or (op == "gt-eq" and 1 in signs) or (op == "lt-eq" and -1 in signs)):
+        return and_(leaf, or_(negate(zero), client))
+    return leaf
+
+
+def _number(literal: Json) -> float:
+    try:
+        return float(literal)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 def _client(what: str, column: Column) -> Opaque:
-    """Whether a row with a null or NaN matches is for the client to decide."""
+    """Whether a row with a null, NaN or zero matches is for the client to decide."""
     return Opaque(f"{what} in {column} matches", (column.field_id,), None)
