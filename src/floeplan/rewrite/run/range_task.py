@@ -38,8 +38,10 @@ from floeplan.write.target import WriteTarget
 
 DIVIDED_BYTES = 64 * 1024 * 1024
 """Bytes of rows that are divided into ranges at once."""
-TRIAL_BYTES = 64 * 1024 * 1024
-"""Bytes of rows that are sorted and encoded to estimate the size of new files."""
+TRIAL_BYTES = (8 * 1024 * 1024, 64 * 1024 * 1024)
+"""Fewest and most bytes of rows that are sorted and encoded to estimate the size of new files."""
+TRIAL_SHARE = 8
+"""Bytes of a group for each byte of these rows, which take about three times their encoded bytes."""
 TRIAL_PARTS = 32
 _NUMBER = "floeplan.row-number"
 
@@ -159,14 +161,20 @@ class GroupRows:
     def trial(self, sources: Sequence[int]) -> Trial | None:
         """Sort and encode some rows of some files; ``None`` when these have no live rows."""
         tables, old, reader = list[pa.Table](), 0.0, self._reader(FileRows(self.table))
+        # Rows are encoded twice; of a small group, all of them would cost more than the rest of the rewrite.
+        group = sum(one.file.file_size for one in self.files)
+        enough = min(max(group // TRIAL_SHARE, TRIAL_BYTES[0]), TRIAL_BYTES[1])
         for source in sources:
             file = self.files[source].file
             opened = FileRows(self.table).open(file)
             for selection in _row_groups(opened):
-                if sum(table.nbytes for table in tables) < TRIAL_BYTES:
+                missing = enough - sum(table.nbytes for table in tables)
+                if missing > 0:
                     rows, found = reader.read_with_positions(self.files[source], opened, selection)
-                    tables.append(self._numbered(rows, row_numbers(source, found.to_rows())))
-                    old += file.file_size * rows.num_rows / max(1, opened.stored.num_rows)
+                    numbered = self._numbered(rows, row_numbers(source, found.to_rows()))
+                    every = max(1, numbered.nbytes // missing)
+                    tables.append(numbered.take(pa.array(np.arange(0, numbered.num_rows, every))))
+                    old += file.file_size * tables[-1].num_rows / max(1, opened.stored.num_rows)
         if not any(table.num_rows for table in tables):
             return None
         together = pa.concat_tables(tables).combine_chunks()
