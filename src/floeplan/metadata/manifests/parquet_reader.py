@@ -23,6 +23,7 @@ from floeplan.metadata.avro.decoder import RawColumn
 from floeplan.metadata.avro.program import Fields, Items, Keyed, Scalar
 from floeplan.metadata.manifests.entries import concat_columns
 from floeplan.metadata.manifests.values import fixed_width
+from floeplan.predicate.stats import POOL
 from floeplan.text import one_line
 from floeplan.vectors import Ints, one_array, valid_mask
 
@@ -236,17 +237,22 @@ def raw_column(array: pa.Array) -> RawColumn:
     if isinstance(type_, pa.BaseExtensionType):  # UUIDs
         array, type_ = array.storage, array.type.storage_type
     if pa.types.is_time32(type_) or (pa.types.is_timestamp(type_) and type_.unit in ("s", "ms")):
-        array = array.cast(pa.time64("us") if pa.types.is_time32(type_) else pa.timestamp("us"))
+        array = _cast(array, pa.time64("us") if pa.types.is_time32(type_) else pa.timestamp("us"))
     if pa.types.is_decimal(type_):
         width = type_.byte_width
         data = np.frombuffer(array.buffers()[1] or b"", dtype=np.uint8)[: (array.offset + len(array)) * width]
         array = fixed_width(data.reshape(-1, width)[array.offset :, ::-1], valid_mask(array))
     elif pa.types.is_floating(type_):
-        array = array.cast(pa.float64())
+        array = _cast(array, pa.float64())
     elif pa.types.is_date32(type_):
-        array = array.cast(pa.int32()).cast(pa.int64())
+        array = _cast(array.view(pa.int32()), pa.int64())
     elif pa.types.is_integer(type_) or pa.types.is_boolean(type_) or pa.types.is_temporal(type_):
-        array = array.cast(pa.int64())
+        array = _cast(array, pa.int64())
     else:
-        array = array.cast(pa.large_binary())
+        array = _cast(array, pa.large_binary())
     return RawColumn.of(array, stored)
+
+
+def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Not with Arrow's default allocator, whose fresh memory takes longer than the conversion."""
+    return array if array.type == type_ else array.cast(type_, memory_pool=POOL)
