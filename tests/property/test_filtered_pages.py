@@ -247,6 +247,49 @@ def test_any_bytes_are_byte_arrays_or_invalid(data: bytes, keep: list[bool]) -> 
     assert out[:written].tobytes() == expected
 
 
+@given(st.binary(max_size=80), st.lists(st.booleans(), max_size=12), st.booleans(), st.integers(0, 20))
+def test_any_bytes_are_copied_as_byte_arrays_or_invalid(data: bytes, keep: list[bool], all_: bool, spare: int) -> None:
+    """With room for exactly the values, or some more; without flags all are copied."""
+    flags = None if all_ else np.array(keep, dtype=np.uint8)
+    expected, at = [], 0
+    for stays in keep:
+        size = int.from_bytes(data[at : at + 4], "little") if at + 4 <= len(data) else 2**32
+        if (stays or all_) and at + 4 + size <= len(data):
+            expected.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    ends = np.zeros(len(expected), dtype=np.int64)
+    out = np.zeros(sum(map(len, expected)) + spare, dtype=np.uint8)
+    try:
+        end = kernel.copy_byte_arrays(np.frombuffer(data, dtype=np.uint8), len(keep), flags, ends, out, 0)
+    except ValueError:
+        assert at != len(data)
+        return
+    assert at == len(data) or not keep
+    assert out[:end].tobytes() == b"".join(expected)
+    assert ends.tolist() == np.cumsum(list(map(len, expected))).tolist()
+
+
+def test_byte_arrays_without_room_are_an_error() -> None:
+    values = np.frombuffer(b"\3\0\0\0abc" * 2, dtype=np.uint8)
+    for ends, room, at in ((1, 6, 0), (3, 6, 0), (2, 5, 0), (2, 6, 1), (2, 6, 7), (2, 6, -1)):
+        out = np.zeros(room, dtype=np.uint8)
+        with pytest.raises(ValueError, match="not as many"):
+            kernel.copy_byte_arrays(values, 2, None, np.zeros(ends, dtype=np.int64), out, at)
+    with pytest.raises(ValueError, match="not as many"):
+        kernel.copy_byte_arrays(values, 2, np.ones(3, dtype=np.uint8), np.zeros(2, np.int64), np.zeros(6, np.uint8), 0)
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20), st.sampled_from((4, 8)))
+def test_widened_numbers_keep_their_sign(numbers: list[int], width: int) -> None:
+    out = np.zeros(2 * len(numbers), dtype=np.int64)
+    kernel.widen(np.array(numbers, dtype=f"<i{width}").view(np.uint8), width, out)
+    raw = out.tobytes()
+    assert [int.from_bytes(raw[at : at + 16], "little", signed=True) for at in range(0, len(raw), 16)] == numbers
+    for size in (len(out) + 1, len(out) + 2):
+        with pytest.raises(ValueError, match="not as many"):
+            kernel.widen(np.array(numbers, dtype=f"<i{width}").view(np.uint8), width, np.zeros(size, np.int64))
+
+
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=300), st.sampled_from(CODECS), st.booleans())
 def test_a_plain_column_is_read_from_its_pages(numbers: list[int], codec: str, dictionary: bool) -> None:
     file = stored(pa.int64(), True, numbers, compression=codec, use_dictionary=dictionary, max_rows_per_page=40)

@@ -17,7 +17,7 @@ from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.request import PruneRequest
 from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read.reader import read, read_selected
+from floeplan.parquet.read.reader import read, read_row_groups, read_selected
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.stats import TriState
 from tests.support.oracles import rows as oracle
@@ -116,6 +116,27 @@ def test_a_limit_gives_the_first_rows_that_match(
     result = read(options.write(table), expr, [ROW_NUMBER], schema=rows.schema, limit=limit)
     expected = [row for row, answer in enumerate(oracle.evaluate_rows(expr, rows.rows)) if answer is True]
     assert result.table[ROW_NUMBER].to_pylist() == expected[:limit]
+
+
+@given(st.data(), files())
+def test_rows_of_whole_row_groups_equal_a_whole_read(
+    data: st.DataObject, file: tuple[Dataset, pa.Table, WriterOptions]
+) -> None:
+    """By both decoders: flat columns have one of their own."""
+    rows, table, options = file
+    written = options.write(table)
+    source = BytesSource(written)
+    flags = st.lists(st.booleans(), min_size=rows.size, max_size=rows.size)
+    selection = RowSelection.from_mask(np.array(data.draw(flags), dtype=np.bool_))
+    kept = np.array(data.draw(flags), dtype=np.bool_)[: selection.row_count]
+    names = [name for name in table.schema.names if len(read_footer(source).leaves_of_column(name))]
+    found = read_row_groups(source, read_footer(source), names, selection, kept=kept) if selection else None
+    if found is None:
+        return
+    found.validate(full=True)
+    whole = pq.ParquetFile(pa.BufferReader(written), binary_type=pa.large_binary()).read()
+    expected = whole.select(found.column_names).take(pa.array(selection.to_rows()[kept]))
+    assert shown(found) == shown(expected.cast(found.schema))
 
 
 LEAF_VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {

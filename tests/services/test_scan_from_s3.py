@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from bench.local_contenders import s3_options
@@ -74,3 +75,42 @@ def test_metadata_is_requested_once(table: Table, store: ObjectStore) -> None:
     assert store.traffic().requests == 1
     with pytest.raises(fp.FloeplanError, match="no metadata file"):
         fp.load_table(f"s3://{BUCKET}/db/t/metadata/gone.metadata.json", catalog)
+
+
+@pytest.fixture
+def larger(table: Table, store: ObjectStore, tmp_path: Path) -> Table:
+    """One file that is longer than the tail that is read for its footer; its ids are in no order."""
+    io = {"py-io-impl": f"{BucketIO.__module__}.{BucketIO.__name__}", "bench.folder": tmp_path.as_uri()}
+    catalog = SqlCatalog(
+        "s3", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"s3://{BUCKET}", **io, **s3_options(store.endpoint)
+    )
+    written = catalog.create_table("db.larger", table.schema())
+    ids = np.random.default_rng(1).permutation(100_000)
+    fp.append(written, pa.table({"id": ids, "name": [f"name {one}" for one in ids]}), fast=True)
+    return fp.load_table(written.refresh().metadata_location, NoopCatalog("s3", **s3_options(store.endpoint)))
+
+
+def test_a_small_file_is_fetched_once_where_all_columns_are_read(larger: Table, store: ObjectStore) -> None:
+    plan = fp.plan_scan(larger, options=fp.ScanOptions(cache=False))
+    store.traffic()
+    assert plan.to_arrow().num_rows == 100_000
+    traffic = store.traffic()
+    assert (traffic.requests, traffic.bytes) == (1, plan.files[0].file_size)
+
+
+def test_no_byte_of_a_column_is_fetched_with_the_footer_and_again(larger: Table, store: ObjectStore) -> None:
+    plan = fp.plan_scan(larger, columns=["name"], options=fp.ScanOptions(cache=False))
+    file_size = plan.files[0].file_size
+    store.traffic()
+    assert plan.to_arrow().num_rows == 100_000
+    traffic = store.traffic()
+    assert traffic.requests == 2
+    assert traffic.bytes < file_size, "the ids are not fetched"
+
+
+def test_the_tail_of_a_small_file_is_short(larger: Table, store: ObjectStore) -> None:
+    store.traffic()
+    plan = fp.plan_scan(larger, "id = 7", options=fp.ScanOptions(cache=False))
+    metadata = store.traffic().bytes
+    assert plan.summary.row_groups_kept == 1
+    assert metadata < 64 * 1024 < plan.files[0].file_size

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from floeplan.errors import CorruptFileError, UnknownFileError
-from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read import reader
+from floeplan.parquet.read import decoder, reader
 from floeplan.parquet.read.reader import LONGEST_GAP, read_row_groups, read_selected, selects_every_page
-from floeplan.parquet.source import BytesSource, LocalSource, Range
+from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, Range
+from tests.support.parquet.files import shown
 
 pytestmark = pytest.mark.unit
 
@@ -113,16 +117,16 @@ def test_pages_that_cannot_be_decoded_are_named() -> None:
 
 
 @pytest.mark.parametrize("rows", [RowSelection.all_rows(ROWS), SOME])
-def test_a_local_file_is_read_by_the_decoder_itself(rows: RowSelection, tmp_path: Path) -> None:
+def test_a_local_file_is_read_by_the_decoders_themselves(rows: RowSelection, tmp_path: Path) -> None:
     path = tmp_path / "a # %20 file.parquet"
     path.write_bytes(FILE)
     source = LocalSource(path)
     footer = read_footer(source)
     fetched = source.counters.bytes
-    assert read_row_groups(source, footer, ["id", "place.x"], rows) == read_row_groups(
-        BytesSource(FILE), footer, ["id", "place.x"], rows
-    )
-    assert source.counters.bytes == fetched
+    expected = read_row_groups(BytesSource(FILE), footer, ["id", "place.x"], rows)
+    assert read_row_groups(source, footer, ["place.x"], rows) == expected.select(["place"])
+    assert source.counters.bytes == fetched, "pyarrow reads a nested column"
+    assert read_row_groups(source, footer, ["id", "place.x"], rows) == expected
 
 
 def test_a_missing_local_file_is_named(tmp_path: Path) -> None:
@@ -132,7 +136,7 @@ def test_a_missing_local_file_is_named(tmp_path: Path) -> None:
     footer = read_footer(source)
     path.unlink()
     with pytest.raises(UnknownFileError, match=r"gone\.parquet: no such file"):
-        read_row_groups(source, footer, ["id"], SOME)
+        read_row_groups(source, footer, ["place"], SOME)
 
 
 @pytest.mark.parametrize("rows", [RowSelection.all_rows(ROWS), SOME])
@@ -161,3 +165,102 @@ def test_text_with_a_dictionary_is_decoded_by_its_indexes(rows: RowSelection) ->
     assert pa.types.is_dictionary(kept_as_stored.schema.field("few").type)
     assert kept_as_stored.schema.field("many").type == pa.large_string()
     assert kept_as_stored.to_pylist() == expected.select(["few", "many"]).to_pylist()
+
+
+FLAT = pa.table(
+    {
+        "int": pa.array(NUMBERS % 1000 - 500, pa.int32()),
+        "long": NUMBERS * 2**40 - 2**50,
+        "float": pa.array(np.where(NUMBERS % 7 == 0, np.nan, -0.0), pa.float32()),
+        "double": NUMBERS / 3,
+        "date": pa.array(NUMBERS - 10_000, pa.int32()).cast(pa.date32()),
+        "ts": pa.array(NUMBERS - 10_000).cast(pa.timestamp("us")),
+        "tz": pa.array(NUMBERS - 10_000).cast(pa.timestamp("us", "UTC")),
+        "small": pa.array([Decimal(n - 10_000) / 100 for n in range(ROWS)], pa.decimal128(9, 2)),
+        "large": pa.array([Decimal((n - 10_000) * 10**11) for n in range(ROWS)], pa.decimal128(18, 0)),
+        "few": [("ap", "é", "", "a text of more than sixteen bytes")[n % 4] for n in range(ROWS)],
+        "many": ["x" * (n % 40) + str(n) for n in range(ROWS)],
+        "bytes": pa.array([b"\xff" * (n % 20) for n in range(ROWS)]),
+    }
+)
+"""Flat columns; some are distinct enough to fall back to plain pages."""
+REQUIRED = FLAT.cast(pa.schema([field.with_nullable(False) for field in FLAT.schema]))
+NULLS = pa.table(
+    {
+        name: pc.if_else(pa.array((NUMBERS + at) % 5 == 0), pa.scalar(None, column.type), column)
+        for at, (name, column) in enumerate(zip(FLAT.column_names, FLAT.columns, strict=True))
+    }
+)
+BY_PYARROW = {"bytes", "many"}
+"""Columns with a dictionary that is not that of text in all pages; without dictionaries all columns are flat."""
+
+
+def flat_file(table: pa.Table, **options: Any) -> tuple[BytesSource, bytes]:
+    fields = [field.with_metadata({"PARQUET:field_id": str(at)}) for at, field in enumerate(table.schema, start=1)]
+    sink = pa.BufferOutputStream()
+    settings = {"row_group_size": GROUP, "max_rows_per_page": 900, "dictionary_pagesize_limit": 20_000}
+    settings |= {"store_schema": False, "store_decimal_as_integer": True} | options
+    pq.write_table(table.cast(pa.schema(fields)), sink, **settings)
+    data = sink.getvalue().to_pybytes()
+    return BytesSource(data), data
+
+
+@pytest.mark.parametrize("table", [FLAT, REQUIRED, NULLS], ids=["optional", "required", "nulls"])
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize(("codec", "version"), [("none", "1.0"), ("zstd", "1.0"), ("snappy", "2.0"), ("zstd", "2.0")])
+def test_flat_columns_are_decoded_as_pyarrow_does(
+    table: pa.Table, dictionary: bool, codec: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, data = flat_file(table, use_dictionary=dictionary, compression=codec, data_page_version=version)
+    footer = read_footer(source)
+    expected = pq.ParquetFile(pa.BufferReader(data), binary_type=pa.large_binary()).read()
+    left: set[str] = set()
+    by_pyarrow = decoder._decode_with_pyarrow
+
+    def counted(source: ByteSource, footer: ParquetFooter, leaves: Any, *rest: Any, **named: Any) -> Any:
+        left.update(footer.leaves[leaf].path[0] for leaf in leaves)
+        return by_pyarrow(source, footer, leaves, *rest, **named)
+
+    monkeypatch.setattr(decoder, "_decode_with_pyarrow", counted)
+    for rows in (RowSelection.all_rows(ROWS), SOME, SOME.intersect(RowSelection.from_runs([5_000], [10_000]))):
+        found = read_row_groups(source, footer, table.column_names, rows)
+        found.validate(full=True)
+        assert found.schema.equals(expected.schema, check_metadata=False)
+        assert [field.metadata for field in found.schema] == [field.metadata for field in expected.schema]
+        assert shown(found) == shown(expected.filter(pa.array(rows.to_mask(ROWS))))
+    assert left == (BY_PYARROW if dictionary else set())
+
+
+@pytest.mark.parametrize("rows", [RowSelection.all_rows(ROWS), SOME])
+def test_rows_that_are_not_kept_are_left_out(rows: RowSelection) -> None:
+    """In flat columns, with nulls and without, and in nested ones, with row groups of which nothing is kept."""
+    table = FLAT.append_column("nulls", pa.array([n if n % 3 else None for n in range(ROWS)]))
+    table = table.append_column("list", pa.array([[n] * (n % 3) for n in range(ROWS)]))
+    source, data = flat_file(table)
+    numbers = rows.to_rows()
+    kept = (numbers % 4 == 1) & (numbers // GROUP != 2)
+    found = read_row_groups(source, read_footer(source), table.column_names, rows, kept=kept)
+    expected = pq.ParquetFile(pa.BufferReader(data), binary_type=pa.large_binary()).read()
+    assert shown(found) == shown(expected.take(pa.array(numbers[kept])))
+
+
+def test_columns_of_no_kept_row_have_their_types() -> None:
+    source, _ = flat_file(FLAT)
+    footer = read_footer(source)
+    nothing = np.zeros(ROWS, dtype=np.bool_)
+    found = read_row_groups(source, footer, FLAT.column_names, RowSelection.all_rows(ROWS), kept=nothing)
+    assert found.num_rows == 0
+    assert found.schema == read_row_groups(source, footer, FLAT.column_names, SOME).schema
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_damaged_page_is_an_error_or_has_all_rows(codec: str) -> None:
+    """No damage leads to another number of rows, and none to another error."""
+    source, data = flat_file(FLAT, compression=codec)
+    footer, random = read_footer(source), np.random.default_rng(1)
+    for _ in range(60):
+        damaged = bytearray(data)
+        damaged[int(random.integers(4, footer.footer_start))] ^= int(random.integers(1, 256))
+        with suppress(CorruptFileError):
+            found = read_row_groups(BytesSource(bytes(damaged)), footer, FLAT.column_names, RowSelection.all_rows(ROWS))
+            assert found.num_rows == ROWS

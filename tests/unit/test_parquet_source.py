@@ -57,8 +57,10 @@ def test_the_tail_is_fetched_once() -> None:
     assert source.size == len(DATA)
     assert [bytes(part) for part in source.read_ranges([(len(DATA) - 90, 20), (len(DATA), 0)])] == [DATA[-90:-70], b""]
     assert source.counters == IoCounters(requests=1, bytes=100, round_trips=1)
-    (crossing,) = source.read_ranges([(len(DATA) - 150, 120)])
+    crossing, before = source.read_ranges([(len(DATA) - 150, 120), (0, 4)])
     assert bytes(crossing) == DATA[-150:-30]
+    assert bytes(before) == DATA[:4]
+    assert source.counters.bytes == 100 + 50 + 4, "what is in the tail is not fetched again"
 
 
 def test_a_file_shorter_than_its_tail() -> None:

@@ -23,6 +23,7 @@ from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.scan.file_rows import OpenFile
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
+from floeplan.vectors import Mask
 from tests.support.tables.layouts import Files, Layout
 
 pytestmark = pytest.mark.unit
@@ -262,6 +263,26 @@ def test_row_groups_that_prove_the_predicate_need_no_evaluation(files: Files) ->
     assert plan.count() == 2
 
 
+def test_rows_deleted_by_position_are_counted_without_their_data_file(files: Files) -> None:
+    """Positions that two delete files list count once, and those beyond the last row not at all."""
+    path = files.data(ROWS, SCHEMA)
+    files.positions([(path, 1), (path, 3), (path, 3), (path, 6), (path, 99)])
+    files.positions([(path, 3), (path, 4)])
+    table = files.table(Layout(SCHEMA, (PLAIN,)))
+    assert ids(table) == [0, 2, 5]
+    Path(path).unlink()
+    assert plan_scan(table).count() == 3
+
+
+def test_rows_deleted_by_key_and_by_position_are_counted_as_they_are_read(files: Files) -> None:
+    path = files.data(ROWS, SCHEMA)
+    files.positions([(path, 1)])
+    files.keys([{"id": 1, "name": None}, {"id": 4, "name": None}], SCHEMA, [1])
+    table = files.table(Layout(SCHEMA, (PLAIN,)))
+    assert ids(table) == [0, 2, 3, 5]
+    assert ids(table, "name <> 'n2'") == [0, 3, 5]
+
+
 def test_tables_with_some_encrypted_files_are_used_where_those_are_not_touched(files: Files) -> None:
     """Encrypted data and delete files are named when they are needed, and only then."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"), spec_id=0)
@@ -300,9 +321,9 @@ class TestColumnsReadLate:
         found: list[tuple[list[str], int]] = []
         columns = OpenFile.columns
 
-        def recorded(self: OpenFile, schema: Schema, selection: RowSelection) -> pa.Table:
+        def recorded(self: OpenFile, schema: Schema, selection: RowSelection, kept: Mask | None = None) -> pa.Table:
             found.append(([field.name for field in schema.fields], selection.row_count))
-            return columns(self, schema, selection)
+            return columns(self, schema, selection, kept)
 
         monkeypatch.setattr(OpenFile, "columns", recorded)
         return found
@@ -328,6 +349,15 @@ class TestColumnsReadLate:
         found = self.planned(files, "kind = 'k1'").to_arrow()
         assert found.to_pylist() == [row for row in self.rows(5000) if row["kind"] == "k1"]
         assert read == [(["id", "text"], 5000)]
+
+    def test_a_limit_reads_other_columns_of_its_rows_alone(
+        self, tmp_path: Path, read: list[tuple[list[str], int]]
+    ) -> None:
+        files = Files(tmp_path)
+        files.data(self.rows(5000), self.SCHEMA)
+        found = self.planned(files, "kind = 'k1'").to_arrow(limit=3)
+        assert found.to_pylist() == [row for row in self.rows(12) if row["kind"] == "k1"]
+        assert read == [(["id", "text"], 3)]
 
     def test_nothing_else_is_read_without_a_match(self, tmp_path: Path, read: list[tuple[list[str], int]]) -> None:
         files = Files(tmp_path)

@@ -59,9 +59,9 @@ def parts_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     read = PlanReader.read_part
 
-    def counted(self: PlanReader, part: FilePart) -> pa.Table:
+    def counted(self: PlanReader, part: FilePart, limit: int | None = None) -> pa.Table:
         found.append(part.selection.row_count)
-        return read(self, part)
+        return read(self, part, limit)
 
     monkeypatch.setattr(PlanReader, "read_part", counted)
     return found

@@ -13,7 +13,7 @@ from pyiceberg.io import FileIO
 
 from floeplan.errors import UnsupportedError
 from floeplan.formats.stored import PARQUET, StoredFile
-from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.footer import DEFAULT_TAIL, ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import (
     REMOTE_ROUND_TRIP_BYTES,
@@ -22,15 +22,15 @@ from floeplan.parquet.read.reader import (
     selects_every_page,
 )
 from floeplan.parquet.source import ByteSource, LocalSource, open_source
-from floeplan.vectors import Ints
+from floeplan.vectors import Ints, Mask
 
 
 class ParquetFile(StoredFile):
     """A Parquet file."""
 
-    def __init__(self, source: ByteSource, footer: ParquetFooter | None = None) -> None:
+    def __init__(self, source: ByteSource, footer: ParquetFooter | None = None, tail: int = DEFAULT_TAIL) -> None:
         self.source = source
-        self.footer: ParquetFooter = footer or read_footer(source)
+        self.footer: ParquetFooter = footer or read_footer(source, tail=tail)
         self.path, self.num_rows = source.name, self.footer.num_rows
         self.first_rows, self.row_group_rows = self.footer.first_rows, self.footer.row_group_rows
 
@@ -46,6 +46,12 @@ class ParquetFile(StoredFile):
         if field_ids and selects_every_page(self.footer, selection):
             return read_row_groups(self.source, self.footer, field_ids, selection, keep_dictionaries=keep_dictionaries)
         return read_selected(self.source, self.footer, field_ids, selection)
+
+    def read_kept(self, field_ids: Sequence[int] | None, selection: RowSelection, kept: Mask) -> pa.Table:
+        """Those of the selected rows whose flag is set; the others are not decoded where all pages are read."""
+        if field_ids and selects_every_page(self.footer, selection):
+            return read_row_groups(self.source, self.footer, field_ids, selection, kept=kept)
+        return super().read_kept(field_ids, selection, kept)
 
     def worth_two_reads(self, field_ids: Sequence[int], selection: RowSelection) -> bool:
         """Always for a local file; else if these fields have more bytes than a store sends during a round trip."""
@@ -69,15 +75,22 @@ class ParquetFile(StoredFile):
 
 
 def open_stored(
-    path: str, format_: str, io: FileIO | None, what: str = "data file", footer: ParquetFooter | None = None
+    path: str,
+    format_: str,
+    io: FileIO | None,
+    what: str = "data file",
+    footer: ParquetFooter | None = None,
+    tail: int = DEFAULT_TAIL,
 ) -> StoredFile:
     """Open a file by its format; a Parquet file whose footer is known is opened without a request.
+
+    Otherwise the last ``tail`` bytes of a Parquet file are requested for its footer.
 
     Raises:
         UnsupportedError: The format is none of ``READABLE``.
     """
     if format_ == PARQUET:
-        return ParquetFile(open_source(path, io, footer.file_size if footer else None), footer)
+        return ParquetFile(open_source(path, io, footer.file_size if footer else None), footer, tail)
     make = _OPENERS.get(format_)
     if make is None:
         raise UnsupportedError(

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.schemas import FIELD_ID
-from floeplan.vectors import Ints
+from floeplan.vectors import Ints, Mask
 
 PARQUET = "PARQUET"
 READABLE = (PARQUET, "ORC", "AVRO")
@@ -40,6 +40,10 @@ class StoredFile(ABC):
         Columns of other fields may be among them, and carry their ids. ``keep_dictionaries`` allows text to be returned
         as dictionary arrays.
         """
+
+    def read_kept(self, field_ids: Sequence[int] | None, selection: RowSelection, kept: Mask) -> pa.Table:
+        """Those of the selected rows whose flag is set."""
+        return self.read(field_ids, selection).filter(pa.array(kept))
 
     def worth_two_reads(self, field_ids: Sequence[int], selection: RowSelection) -> bool:
         """Whether reading these fields costs more than a second read after which fewer rows of them are needed.

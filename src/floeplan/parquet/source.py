@@ -118,10 +118,11 @@ class BaseSource:
         if outside.any():
             at, length = ranges[int(np.argmax(outside))]
             raise corrupt(self.name, f"the byte range of {length} bytes lies outside the file", at)
-        # Ranges that begin in the tail are served from it; the others are coalesced and fetched.
+        # What lies in the tail is served from it; the rest is coalesced and fetched.
         tail_start = self.size - len(self._tail)
         missing = (offsets < tail_start) & (lengths > 0)
-        starts, ends = coalesce(offsets[missing], lengths[missing], self._gap)
+        before_tail = np.minimum(lengths, tail_start - offsets)
+        starts, ends = coalesce(offsets[missing], before_tail[missing], self._gap)
         requests = byte_ranges(starts, ends - starts)
         run = _executor().map if len(requests) > 1 and self._concurrency > 1 else map
         blocks = [memoryview(data) for data in run(lambda one: self._guarded(self._fetch, *one), requests)]
@@ -131,7 +132,10 @@ class BaseSource:
         found = []
         for (offset, length), number, fetched in zip(ranges, which.tolist(), missing.tolist(), strict=True):
             base, data = (int(starts[number]), blocks[number]) if fetched else (tail_start, self._tail)
-            found.append(data[offset - base : offset - base + length] if length else memoryview(b""))
+            part = data[offset - base : offset - base + length] if length else memoryview(b"")
+            if len(part) < length:  # it reaches into the tail
+                part = memoryview(b"".join((part, self._tail[: length - len(part)])))
+            found.append(part)
         return found
 
     def _guarded(self, fetch: Callable[..., T], *request: int) -> T:
@@ -303,6 +307,11 @@ def open_source(
     except Exception as error:
         message = f"{location} cannot be opened: {_first_line(error)}"
         raise UnknownFileError(message, context={"file": location}) from error
+
+
+def is_local(location: str) -> bool:
+    """Whether a location is a path or a ``file:`` URI."""
+    return location.startswith(("/", "file:"))
 
 
 def _retryable(file: str, kind: str, message: str) -> FloeplanError:

@@ -22,10 +22,10 @@ from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.formats.files import ParquetFile, open_stored
 from floeplan.formats.stored import StoredFile
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.parquet.footer.footer import ParquetFooter, known_footer
+from floeplan.parquet.footer.footer import ParquetFooter, known_footer, likely_tail
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read.reader import LONGEST_GAP
-from floeplan.parquet.source import ByteSource
+from floeplan.parquet.read.reader import LONGEST_GAP, REMOTE_ROUND_TRIP_BYTES
+from floeplan.parquet.source import ByteSource, is_local
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.projection import project
@@ -90,13 +90,13 @@ class FileRows:
         """Announce which files will be opened: deletion vectors stored in one Puffin file are then fetched together."""
         self._deletes.expect(delete for file in files for delete in file.deletes)
 
-    def open(self, file: FileScan) -> OpenFile:
-        """A data file with its footer read."""
+    def open(self, file: FileScan, *, whole: bool = False) -> OpenFile:
+        """A data file with its footer read; with ``whole``, a small one is fetched from a store with all its bytes."""
         if file.encrypted:
             raise UnsupportedError(
                 f"data file {file.path} is encrypted; encrypted files are not read", context={"file": file.path}
             )
-        return OpenFile(self.table, self._deletes, file)
+        return OpenFile(self.table, self._deletes, file, whole=whole)
 
     def positions(self, delete: DeleteScan, path: str) -> Positions:
         """The rows of a data file that a position delete or a deletion vector removes."""
@@ -106,10 +106,13 @@ class FileRows:
 class OpenFile:
     """One data file."""
 
-    def __init__(self, table: TableRows, deletes: DeleteFileReader, file: FileScan) -> None:
+    def __init__(self, table: TableRows, deletes: DeleteFileReader, file: FileScan, *, whole: bool = False) -> None:
         self._table, self._deletes, self.file = table, deletes, file
         known = known_footer(file.path, file.file_size)
-        self.stored: StoredFile = open_stored(file.path, file.format, table.io, footer=known)
+        tail = likely_tail(file.file_size, len(fields_by_id(table.schemas[0])))
+        if whole and tail < file.file_size <= REMOTE_ROUND_TRIP_BYTES and not is_local(file.path):
+            tail = file.file_size
+        self.stored: StoredFile = open_stored(file.path, file.format, table.io, footer=known, tail=tail)
 
     @property
     def source(self) -> ByteSource:
@@ -125,6 +128,11 @@ class OpenFile:
     def _parquet(self) -> ParquetFile:
         assert isinstance(self.stored, ParquetFile), "callers check the format"
         return self.stored
+
+    @property
+    def has_equality_deletes(self) -> bool:
+        """Whether rows are deleted by their values."""
+        return any(delete.kind in EQUALITY for delete in self.file.deletes)
 
     def planned(self) -> RowSelection:
         """The rows that may match according to the plan, deleted or not."""
@@ -153,7 +161,11 @@ class OpenFile:
         """Which of the selected rows no deletion vector or position delete lists."""
         live = np.ones(selection.row_count, dtype=np.bool_)
         for gone in self._listed():
-            live[selection.rank(gone[selection.contains(gone)])] = False
+            if len(selection) == 1:
+                first, last = np.searchsorted(gone, (selection.starts[0], selection.ends[0]))
+                live[gone[first:last] - selection.starts[0]] = False
+            else:
+                live[selection.rank(gone[selection.contains(gone)])] = False
         return live
 
     def planned_rows(self, schema: Schema) -> PlannedRows:
@@ -168,10 +180,11 @@ class OpenFile:
             if delete.kind not in EQUALITY:
                 yield self._deletes.positions(delete, self.file.path)
 
-    def columns(self, schema: Schema, selection: RowSelection) -> pa.Table:
-        """These rows in the columns of a schema, deleted or not."""
-        stored = self._read_stored([schema], selection)
-        return project(stored, schema, self.file.constants, self.file.path, selection.row_count)
+    def columns(self, schema: Schema, selection: RowSelection, kept: Mask | None = None) -> pa.Table:
+        """These rows in the columns of a schema, deleted or not; with flags, those of them whose flag is set."""
+        rows = selection.row_count if kept is None else int(np.count_nonzero(kept))
+        stored = self._read_stored([schema], selection, kept=None if rows == selection.row_count else kept)
+        return project(stored, schema, self.file.constants, self.file.path, rows)
 
     def read(
         self, schema: Schema, selection: RowSelection, *, keep_dictionaries: bool = False
@@ -198,14 +211,22 @@ class OpenFile:
         return project(stored, schema, constants, path, rows, keep_dictionaries=keep_dictionaries), matched
 
     def _read_stored(
-        self, schemas: Sequence[Schema], selection: RowSelection, *, keep_dictionaries: bool = False
+        self,
+        schemas: Sequence[Schema],
+        selection: RowSelection,
+        *,
+        keep_dictionaries: bool = False,
+        kept: Mask | None = None,
     ) -> pa.Table:
         """The stored columns that these schemas need."""
         known = self.stored.field_ids
         if known is None:
-            return with_mapped_ids(self.stored.read(None, selection), self._table.mapping, self.file.path)
+            stored = with_mapped_ids(self.stored.read(None, selection), self._table.mapping, self.file.path)
+            return stored if kept is None else stored.filter(pa.array(kept))
         fields = [_stored_ids(field, known) for schema in schemas for field in schema.fields]
         columns = list(dict.fromkeys(chain.from_iterable(fields)))
+        if kept is not None and columns:
+            return self.stored.read_kept(columns, selection, kept)
         return self.stored.read(columns, selection, keep_dictionaries=keep_dictionaries)
 
     def worth_two_reads(self, schema: Schema, selection: RowSelection) -> bool:

@@ -8,7 +8,7 @@ A file whose footer cannot be used is kept whole, with a warning. Footers are ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from pyiceberg.schema import Schema
@@ -16,7 +16,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from floeplan.errors import FloeplanError, UnsupportedError
 from floeplan.formats.stored import PARQUET
-from floeplan.parquet.footer.footer import cached_footer
+from floeplan.parquet.footer.footer import cached_footer, likely_tail
 from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.source import ByteSource, open_source
@@ -45,6 +45,7 @@ class FooterPruner:
     ) -> None:
         self.target, self.projected = target, projected
         self._pruner = cache(lambda spec: file_pruner(compiled, target.schema, union.spec(spec).fields, options))
+        self._tail = partial(likely_tail, columns=len(fields_by_id(target.schema)))
         self._predicate = cache(lambda spec: stored_predicate(compiled, target.schema, union.spec(spec).fields))
 
     def open(
@@ -62,7 +63,7 @@ class FooterPruner:
                 return self.stripes(source, spec_id)
             if format_ != PARQUET:
                 raise UnsupportedError(f"it is {format_}, neither Parquet nor ORC")
-            footer = cached_footer(path, size, source)
+            footer = cached_footer(path, size, source, self._tail(size))
             if not footer.has_field_ids:
                 raise UnsupportedError("its columns carry no field ids")
             result = self._pruner(spec_id).examine(source, footer, without_nan=without_nan).result()

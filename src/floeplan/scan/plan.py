@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FOOTERS = "footers"
+LOCAL_THREADS = 8
 _log = logging.getLogger(__name__)
 _SLICE_BYTES = 8 * 1024 * 1024
 """Manifests decoded before their entries are evaluated: enough for vectors to pay, few enough to reuse the memory."""
@@ -341,7 +342,10 @@ class _Planner:
 
     def _pass_footers(self, kept: EvaluatedFiles) -> tuple[EvaluatedFiles, dict[int, RowGroups]]:
         """Open the files that are not proven, and drop those without a matching row group."""
-        from floeplan.scan.footers import FooterPruner  # imported late: many plans open no footer
+        # Imported late: many plans open no footer.
+        from floeplan.parquet.footer.footer import known_footer
+        from floeplan.parquet.source import is_local
+        from floeplan.scan.footers import FooterPruner
 
         clock = time.perf_counter()
         rows = np.flatnonzero(kept.states != TriState.TRUE)
@@ -355,10 +359,13 @@ class _Planner:
         sizes, specs = entries.ints("file_size_in_bytes").tolist(), entries.spec_id.tolist()
         footers = FooterPruner(self.target, self.compiled, self.union, self.options, self.projected)
         files = (paths, sizes, formats, specs, without_nan)
-        if len(rows) <= 1:  # without waiting for a thread
+        # Without a wait for storage, threads would only compete for the interpreter.
+        more = self.options.page_index or self.options.bloom_filter
+        if len(rows) <= 1 or (not more and all(map(known_footer, paths, sizes))):
             answers = list(map(footers.open, *files))
         else:
-            with ThreadPoolExecutor(min(self.options.concurrency, len(rows)), "floeplan-footer") as pool:
+            most = LOCAL_THREADS if all(map(is_local, paths)) else self.options.concurrency
+            with ThreadPoolExecutor(min(most, len(rows)), "floeplan-footer") as pool:
                 answers = list(pool.map(footers.open, *files))
 
         opened = {row: a for row, a in zip(rows.tolist(), answers, strict=True) if isinstance(a, RowGroups)}

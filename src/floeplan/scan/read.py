@@ -21,8 +21,9 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.parquet.read.reader import LONGEST_GAP
+from floeplan.parquet.source import is_local
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.rows.evaluate import matching_mask
@@ -89,7 +90,7 @@ def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
 
 def read_threads(plan: PlannedScan) -> int:
     """How many threads read the files of a plan."""
-    local = bool(len(plan.files)) and plan.files[0].path.startswith(("/", "file:"))
+    local = bool(len(plan.files)) and is_local(plan.files[0].path)
     return min(os.cpu_count() or 1, READ_AHEAD) if local else STORE_THREADS
 
 
@@ -99,7 +100,7 @@ def count_rows(plan: PlannedScan) -> int:
     files = plan.files
     by_metadata = (files.states == TriState.TRUE) & (files.matches.counts == 0) & (files.entries.record_count >= 0)
     total = int(files.entries.record_count[by_metadata].sum())
-    others = (files[int(row)] for row in np.flatnonzero(~by_metadata))
+    others = files.take(np.flatnonzero(~by_metadata))
     with ThreadPoolExecutor(read_threads(plan), "floeplan-read") as pool:
         return total + sum(pool.map(reader.count, others))
 
@@ -136,6 +137,7 @@ class PlanReader:
         self._with_deleted = DELETED.field_id in (field.field_id for field in schema.fields)
         self._rows = FileRows(table)
         self._known: dict[frozenset[int], _Columns] = {}
+        self._all_columns = {f.field_id for f in schema.fields} >= {f.field_id for f in self._table_schema.fields}
 
     @staticmethod
     def of(plan: PlannedScan, schema: Schema) -> PlanReader:
@@ -144,7 +146,7 @@ class PlanReader:
 
     def read(self, file: FileScan) -> pa.Table:
         """The rows of one file that match and are not deleted, in the projected columns."""
-        opened = self._rows.open(file)
+        opened = self._rows.open(file, whole=self._all_columns)
         return self._matching(opened, self._chosen(opened))
 
     def parts(self, file: FileScan, most: int) -> list[FilePart]:
@@ -154,8 +156,7 @@ class PlanReader:
         sizes = stored.group_bytes([field.field_id for field in self._columns(file).together.fields])
         sizes[~selection.overlaps(stored.first_rows, stored.row_group_rows)] = 0
         number = (np.cumsum(sizes) - sizes) // most
-        exact = file.residual == TRUE and not any(delete.kind in EQUALITY for delete in file.deletes)
-        exact &= not self._with_deleted
+        exact = file.residual == TRUE and not opened.has_equality_deletes and not self._with_deleted
         parts = []
         for groups in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(number)) + 1):
             rows = RowSelection.from_runs(stored.first_rows[groups], stored.row_group_rows[groups])
@@ -163,9 +164,12 @@ class PlanReader:
                 parts.append(FilePart(opened, chosen, exact, int(sizes[groups].sum())))
         return parts
 
-    def read_part(self, part: FilePart) -> pa.Table:
-        """The rows of a part that match and are not deleted, in the projected columns."""
-        return self._matching(part.opened, part.selection)
+    def read_part(self, part: FilePart, limit: int | None = None) -> pa.Table:
+        """The rows of a part that match and are not deleted, in the projected columns.
+
+        With a limit, rows after the first ones may be left out.
+        """
+        return self._matching(part.opened, part.selection, limit)
 
     def _chosen(self, opened: OpenFile) -> RowSelection:
         """The planned rows: without pages of deleted rows, unless ``_deleted`` is read."""
@@ -174,29 +178,39 @@ class PlanReader:
 
     def count(self, file: FileScan) -> int:
         """How many rows of one file match and are not deleted."""
-        # A deletion vector replaces all position deletes of its file, and its cardinality is in the manifest.
-        if file.residual == TRUE and file.row_groups is None and [d.kind for d in file.deletes] == [DeleteKind.VECTOR]:
-            return file.record_count - file.deletes[0].record_count
+        if file.residual == TRUE and file.row_groups is None and file.record_count >= 0:
+            kinds = {delete.kind for delete in file.deletes}
+            # A deletion vector replaces all position deletes of its file, and its cardinality is in the manifest.
+            if kinds == {DeleteKind.VECTOR} and len(file.deletes) == 1:
+                return file.record_count - file.deletes[0].record_count
+            if kinds.isdisjoint(EQUALITY):
+                listed = [self._rows.positions(delete, file.path) for delete in file.deletes]
+                gone = distinct(np.concatenate([np.zeros(0, dtype=np.int64), *listed]))
+                return file.record_count - int(np.searchsorted(gone, file.record_count))
         opened = self._rows.open(file)
         selection = opened.without_deleted_pages(opened.planned())
         return int(np.count_nonzero(self._filtered(opened, selection, self._columns(file).condition)[1]))
 
-    def _matching(self, opened: OpenFile, selection: RowSelection) -> pa.Table:
+    def _matching(self, opened: OpenFile, selection: RowSelection, limit: int | None = None) -> pa.Table:
         """The selected rows that match and are not deleted, in the projected columns."""
         condition, others, together = self._columns(opened.file)
         # Metadata columns are filled in for all rows of one read.
         has_metadata = not METADATA_IDS.isdisjoint(field.field_id for field in together.fields)
+        if opened.file.residual == TRUE and not has_metadata and not opened.has_equality_deletes:
+            return self._projected(opened.columns(together, selection, opened.live(selection)))
         if not condition.fields or has_metadata or not opened.worth_two_reads(others, selection):
             rows, matching = self._filtered(opened, selection, together)
             return self._projected(expand_dictionaries(_kept(rows, matching), together))
         first, matching = self._filtered(opened, selection, condition)
+        if limit is not None and len(hits := np.flatnonzero(matching)) > limit:
+            matching[hits[limit] :] = False
         found = expand_dictionaries(_kept(first, matching), condition)
         if not found.num_rows or not others.fields:
             rest = arrow_schema(others).empty_table()
         elif _may_skip_pages(matching):
             rest = opened.columns(others, selection.narrow(matching))
         else:
-            rest = _kept(opened.columns(others, selection), matching)
+            rest = opened.columns(others, selection, matching)
         fields = [*found.schema, *rest.schema]
         columns = [*found.columns, *rest.columns] if others.fields else found.columns
         return self._projected(pa.Table.from_arrays(columns, schema=pa.schema(fields)))

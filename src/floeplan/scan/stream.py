@@ -88,7 +88,7 @@ def _cut(parts: Iterable[FilePart], limit: int | None) -> Iterator[FilePart]:
 def _one_by_one(reader: PlanReader, files: Iterable[FileScan], limit: int) -> Iterator[pa.Table]:
     """Read until there are enough rows; a part whose rows all match is cut before it is read."""
     for part in chain.from_iterable(reader.parts(file, PART_BYTES) for file in files):
-        rows = reader.read_part(part.cut(limit) if part.exact else part).slice(0, limit)
+        rows = reader.read_part(part.cut(limit) if part.exact else part, limit).slice(0, limit)
         yield rows
         limit -= rows.num_rows
         if not limit:

@@ -28,9 +28,9 @@ from floeplan.parquet.source import ByteSource, corrupt
 from floeplan.vectors import Ints, Mask
 
 DEFAULT_TAIL = 128 * 1024
-"""Bytes of the first request. Files of pyarrow have 130 to 190 footer bytes per column chunk and 40 bytes of page index
-per page, so this holds the footer of about 700 chunks, or that of a smaller file with its page indexes; a longer tail
-would be a noticeable fraction of all bytes that a point lookup fetches."""
+"""Bytes of the first request, at most. Files of pyarrow have 130 to 190 footer bytes per column chunk and 40 bytes of
+page index per page, so this holds the footer of about 700 chunks, or that of a smaller file with its page indexes; a
+longer tail would be a noticeable fraction of all bytes that a point lookup fetches."""
 MAX_FOOTER = 1 << 29
 MAX_KNOWN_SCHEMAS = 64
 FOOTER_CACHE_FILES = 4096
@@ -296,6 +296,14 @@ class ParquetFooter:
             raise corrupt(self.file, f"the footer entry of column {leaf}: {error}") from None
 
 
+def likely_tail(file_size: int, columns: int) -> int:
+    """Bytes that hold the footer and the page indexes of most files of this size with one row group or two.
+
+    A longer footer takes a second request. Reading 128 KiB of each file of a megabyte would add a tenth to its bytes.
+    """
+    return min(DEFAULT_TAIL, 3 * 1024 + 384 * columns + file_size // 512)
+
+
 def read_footer(source: ByteSource, *, tail: int = DEFAULT_TAIL) -> ParquetFooter:
     """Read and decode the footer with one request, or two when the footer is longer than the tail."""
     name = source.name
@@ -319,10 +327,10 @@ def read_footer(source: ByteSource, *, tail: int = DEFAULT_TAIL) -> ParquetFoote
 _footers_lock = threading.Lock()
 
 
-@cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=_footers_lock)
-def cached_footer(path: str, size: int, source: ByteSource) -> ParquetFooter:
+@cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source, tail=0: (path, size), lock=_footers_lock)
+def cached_footer(path: str, size: int, source: ByteSource, tail: int = DEFAULT_TAIL) -> ParquetFooter:
     """The footer of a file, from an LRU cache by path and size: data files never change."""
-    return read_footer(source)
+    return read_footer(source, tail=tail)
 
 
 def known_footer(path: str, size: int) -> ParquetFooter | None:

@@ -1,7 +1,8 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
 """Compiled operations on encoded Parquet values that no library offers without decoding every value.
 
-``thin_numbers`` and ``thin_byte_arrays`` filter plain values; ``byte_array_places`` computes the offsets of byte arrays
+``thin_numbers`` and ``thin_byte_arrays`` filter plain values; ``copy_byte_arrays`` and ``widen`` copy byte arrays and
+decimals to Arrow's layout; ``byte_array_places`` computes the offsets of byte arrays
 and ``entry_bounds`` their minimum and maximum; ``unpack`` and ``pack`` are the hybrid of RLE and bit packing;
 ``renumber`` maps dictionary indexes and ``mark`` flags the used ones; ``data_page_header`` encodes a page header.
 
@@ -9,11 +10,12 @@ Fail-safe: lengths are checked against the data; anything invalid is a ``ValueEr
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 cdef enum:
     GROUP = 8
+    SHORT = 16
     MOST_GROUPS = 63
     DATA_PAGE = 0
     I32 = 5
@@ -154,6 +156,99 @@ def byte_array_places(const unsigned char[::1] values, int32_t[::1] out):
     if at != size or size > 0x7FFFFFFF or not out.shape[0]:
         raise ValueError("the values are not as many as there should be")
     out[out.shape[0] - 1] = <int32_t>at
+
+
+def copy_byte_arrays(
+    const unsigned char[::1] values,
+    Py_ssize_t count,
+    const unsigned char[::1] keep,
+    int64_t[::1] ends,
+    unsigned char[::1] out,
+    int64_t at,
+):
+    """Copy the bytes of length-prefixed byte arrays to ``out``, from ``at`` on, and the offset of each end to ``ends``.
+
+    ``keep`` has one flag per value, or is ``None`` for all of them. Returns where the last one ends.
+    """
+    cdef Py_ssize_t size = values.shape[0], places = ends.shape[0], room = out.shape[0]
+    cdef const unsigned char* flags = NULL
+    if count < 0 or at < 0 or at > room or (keep is not None and keep.shape[0] != count):
+        raise ValueError("the values are not as many as there should be")
+    if not count:
+        return at
+    if keep is not None:
+        flags = &keep[0]
+    with nogil:
+        at = _copied(
+            &values[0] if size else NULL,
+            size,
+            flags,
+            count,
+            &ends[0] if places else NULL,
+            places,
+            &out[0] if room else NULL,
+            room,
+            at,
+        )
+    if at < 0:
+        raise ValueError("the values are not as many as there should be")
+    return at
+
+
+cdef int64_t _copied(
+    const unsigned char* values,
+    Py_ssize_t size,
+    const unsigned char* keep,
+    Py_ssize_t count,
+    int64_t* ends,
+    Py_ssize_t places,
+    unsigned char* out,
+    Py_ssize_t room,
+    int64_t at,
+) noexcept nogil:
+    cdef Py_ssize_t place = 0, done = 0, length, i
+    for i in range(count):
+        if size - place < 4:
+            return -1
+        length = _length(values + place)
+        place += 4
+        if length > size - place:
+            return -1
+        if keep == NULL or keep[i]:
+            if done >= places or length > room - at:
+                return -1
+            # A copy of a constant size needs no call; the bytes after the value are overwritten by the next one.
+            if length <= SHORT and size - place >= SHORT and room - at >= SHORT:
+                memcpy(out + at, values + place, SHORT)
+            else:
+                memcpy(out + at, values + place, length)
+            at += length
+            ends[done] = at
+            done += 1
+        place += length
+    return at if place == size and done == places else -1
+
+
+def widen(const unsigned char[::1] values, int width, int64_t[::1] out):
+    """Sign-extend integers of 4 or 8 bytes to 16 bytes, as two words of which the lower one comes first."""
+    cdef Py_ssize_t count = out.shape[0] // 2, i
+    cdef int64_t number
+    cdef int32_t small
+    if width not in (4, 8) or values.shape[0] != count * width or out.shape[0] != 2 * count:
+        raise ValueError("the values are not as many as there should be")
+    if not count:
+        return
+    with nogil:
+        if width == 8:
+            for i in range(count):
+                memcpy(&number, &values[8 * i], 8)
+                out[2 * i] = number
+                out[2 * i + 1] = -1 if number < 0 else 0
+        else:
+            for i in range(count):
+                memcpy(&small, &values[4 * i], 4)
+                out[2 * i] = small
+                out[2 * i + 1] = -1 if small < 0 else 0
 
 
 def entry_bounds(const int32_t[::1] numbers, const unsigned char[::1] values, const int32_t[::1] places):

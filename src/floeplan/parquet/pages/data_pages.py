@@ -80,9 +80,12 @@ class PageContent:
 
 
 class PageCodec:
-    """One codec; a ``level`` of ``None`` is the default one. Not thread-safe."""
+    """One codec; a ``level`` of ``None`` is the default one. Not thread-safe.
 
-    def __init__(self, number: int, level: int | None = None) -> None:
+    With ``reuse``, a decompressed page is valid only until the next one: fresh memory costs more than copying from it.
+    """
+
+    def __init__(self, number: int, level: int | None = None, *, reuse: bool = False) -> None:
         if not self.knows(number):
             raise ValueError(f"codec {number}")
         self.number, self._level = number, level
@@ -90,7 +93,7 @@ class PageCodec:
         self._faster: Any = None
         self._neighbours: zstd_library.NeighbourCompressor | None = None
         own = number == _ZSTD and zstd_library.available
-        self._decompressor = zstd_library.Decompressor() if own else None
+        self._decompressor = zstd_library.Decompressor(reuse=reuse) if own else None
 
     @staticmethod
     def knows(number: int) -> bool:

@@ -21,6 +21,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
@@ -42,7 +43,8 @@ Data = TypeVar("Data", pa.Table, pa.ChunkedArray)
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
 _HEADER_SHAPE = {1: None, 3: None, 5: {1: None, 2: None}, 8: {1: None, 3: None, 4: None}}
 _DICTIONARY_ENCODINGS = (2, 8)
-_FEW_RUNS = 32
+MAX_KNOWN_FIELDS = 1024
+FEW_RUNS = 32
 """Up to this number of runs, slices are faster than a mask."""
 WORTH_THREADS = 4 * 1024 * 1024
 """Compressed bytes from which decoding with several threads pays."""
@@ -243,7 +245,7 @@ def take_rows(data: Data, rows: RowSelection) -> Data:
     """The selected rows of a table or column: slices for few runs, else one pass with a mask."""
     if rows.row_count == len(data):
         return data
-    if len(rows) > _FEW_RUNS:
+    if len(rows) > FEW_RUNS:
         return data.filter(pa.array(rows.to_mask(len(data))))
     slices = [data.slice(start, count) for start, count in rows.to_pairs()]
     if isinstance(data, pa.Table):
@@ -260,8 +262,9 @@ class _GroupPages(NamedTuple):
     pages: Sequence[bytes | memoryview]
 
 
+@lru_cache(MAX_KNOWN_FIELDS)
 def read_arrow_field(field: FieldLayout) -> pa.Field:
-    """The field as pyarrow reads it."""
+    """The field as pyarrow reads it; files of one table mostly share it."""
     return pq.read_schema(pa.py_buffer(_parquet_file(field, field.leaves[0], ()))).field(0)
 
 

@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -19,10 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.errors import UnknownColumnError
-from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.footer import MAX_KNOWN_SCHEMAS, ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.read.pages import FieldLayout, read_arrow_field
 from floeplan.vectors import Ints
+
+ARROW_SCHEMA = b"ARROW:schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +96,23 @@ def _bare(field: pa.Field) -> pa.Field:
     return pa.field(field.name, pa.struct([_bare(child) for child in field.type]), field.nullable)
 
 
+def stored_arrow_schema(footer: ParquetFooter) -> pa.Schema | None:
+    """The Arrow schema that the writer stored in the footer; it restores types that Parquet does not have."""
+    encoded = footer.key_values.get(ARROW_SCHEMA)
+    written = None if encoded is None else _decoded(encoded)
+    return written if written is not None and len(written) == len(footer.columns.root.children) else None
+
+
+@lru_cache(MAX_KNOWN_SCHEMAS)
+def _decoded(encoded: bytes) -> pa.Schema | None:
+    with suppress(OSError, ValueError, pa.ArrowException):
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    return None
+
+
 def _fields(footer: ParquetFooter, wanted: Mapping[int, Iterable[int]]) -> tuple[ProjectedField, ...]:
     """Top-level fields by position, with the projected leaves of each."""
-    # The Arrow schema that the writer stored in the footer restores types that Parquet does not have.
-    written = None
-    with suppress(OSError, ValueError, pa.ArrowException):
-        if (encoded := footer.key_values.get(b"ARROW:schema")) is not None:
-            written = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
-    if written is not None and len(written) != len(footer.columns.root.children):
-        written = None
+    written = stored_arrow_schema(footer)
     fields = []
     for position, leaves in wanted.items():
         node = footer.columns.root.children[position]

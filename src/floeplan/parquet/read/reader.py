@@ -8,7 +8,7 @@ be saved are worth the additional round trip.
 
 Large reads are split into waves of row groups, which bounds the compressed bytes in memory.
 
-``read_row_groups`` decodes whole row groups and drops unselected rows after. Reading single pages pays when some can be
+``read_row_groups`` decodes whole row groups without the unselected rows. Reading single pages pays when some can be
 skipped. When the selected rows are spread over all pages, as when a file is rewritten, it would skip none and create
 one decoder per column.
 """
@@ -34,13 +34,13 @@ from floeplan.parquet.prune.pruner import Binding, Pruner, resolves_by_field_id
 from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.parquet.read.decoder import decode_row_groups
-from floeplan.parquet.read.pages import LeafPlan, plan_leaf, read_leaves, take_rows
+from floeplan.parquet.read.pages import FEW_RUNS, LeafPlan, plan_leaf, read_leaves, take_rows
 from floeplan.parquet.read.projection import ProjectedField, project, project_leaves, without_field_ids
 from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, open_source
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.rows.evaluate import matching_mask
-from floeplan.vectors import Ints
+from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
     import os
@@ -242,10 +242,12 @@ def read_row_groups(
     selection: RowSelection,
     *,
     keep_dictionaries: bool = False,
+    kept: Mask | None = None,
 ) -> pa.Table:
     """The selected rows of columns that the file has; fields are in the order of the file.
 
-    With ``keep_dictionaries``, text that is stored with a dictionary stays encoded with it.
+    With ``keep_dictionaries``, text that is stored with a dictionary stays encoded with it. ``kept`` has one flag for
+    each selected row; the others are left out.
     """
     leaves = sorted({leaf for column in columns for leaf in footer.leaves_of_column(column)})
     touched, everything = _touched(footer, selection), selection.row_count == footer.num_rows
@@ -253,13 +255,22 @@ def read_row_groups(
     if footer.file_size > WAVE_BYTES:
         sizes = (footer.chunks(leaf).total_compressed_size[touched] for leaf in leaves)
         waves = _waves(touched, sum(sizes, np.zeros(len(touched))))
-    tables = []
+    tables, done = [], 0
     for groups in waves:
-        table = decode_row_groups(source, footer, leaves, groups, keep_dictionaries=keep_dictionaries)
+        rows, wanted, mask = int(footer.row_group_rows[groups].sum()), None, None
         if not everything:
             wanted = selection.intersect(_rows_of(footer, groups))
-            table = take_rows(table, wanted.relative_to(footer.first_rows[groups], footer.row_group_rows[groups]))
-        tables.append(table)
+            wanted = wanted.relative_to(footer.first_rows[groups], footer.row_group_rows[groups])
+        if kept is not None:
+            count = rows if wanted is None else wanted.row_count
+            mask, done = kept[done : done + count], done + count
+        if wanted is not None and (mask is not None or len(wanted) > FEW_RUNS):
+            within = wanted.to_mask(rows)
+            if mask is not None:
+                within[within] = mask
+            wanted, mask = None, within
+        table = decode_row_groups(source, footer, leaves, groups, keep_dictionaries=keep_dictionaries, kept=mask)
+        tables.append(table if wanted is None else take_rows(table, wanted))
     return pa.concat_tables(tables)
 
 
