@@ -39,6 +39,7 @@ ADDED = {
     "cherrypick, rewrite-deletes, append --create, changes beside streaming writers": (4, 600),
     "fewer requests to S3": (1, 90),
     "shredded variants": (1, 170),
+    "writing variants, geometries and geographies; metadata columns in queries": (0, 260),
     "ranges of sorted groups on Spark": (4, 800),
 }
 """Modules and lines of capabilities added since the restructuring; each raised the limits in the change that added it.

@@ -28,6 +28,7 @@ import pyarrow as pa
 from floeplan.errors import FloeplanError
 from floeplan.metadata.manifests.entries import concat_entries
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.opaque_types import is_variant
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import IrExpr
 from floeplan.rewrite.plan.model import GroupRanges, RewriteDataFilesPlan
@@ -187,7 +188,9 @@ class RangeRewriter:
         A curve does not follow partitions: where these are computed from rows, every task would write to all of them.
         """
         by_curve = task.partition is None and not self.rewriter.strategy.partition_first
-        if by_curve or len(task.files) > MAX_FILES:
+        # Tasks of a range do not know whether all files of the group have the same layout of shredded variants.
+        has_variants = any(is_variant(field.field_type) for field in self.rewriter.target.stored_schema.fields)
+        if by_curve or has_variants or len(task.files) > MAX_FILES:
             return None
         return partial(self._rewrite, task) if self._ranges(task, task.outputs) > 1 else None
 
