@@ -40,7 +40,7 @@ ADDED = {
     "fewer requests to S3": (1, 90),
     "shredded variants": (1, 170),
     "ranges of sorted groups on Spark": (5, 900),
-    "ranges of sorted groups on Spark": (4, 800),
+    "writing variants, geometries and geographies; metadata columns in queries": (0, 260),
     "bounds of manifests, float partitions and zeros in the planning server": (0, 220),
     "a decoder of flat columns": (0, 330),
 }

@@ -1,4 +1,4 @@
-"""Column types that Floeplan reads as they are stored, but does not write: variant, geometry and geography.
+"""Column types whose values Floeplan carries as they are stored: variant, geometry and geography.
 
 PyIceberg 0.12 has no variant type and parses geometry types only with a quoted CRS, which Java does not write, so a
 table with one such column does not load. ``accept_opaque_types`` makes PyIceberg keep these types as the text that the
@@ -10,8 +10,8 @@ Rows have a geometry or geography as WKB in binary, and a variant as a struct of
 PyIceberg offers no way to add a type, and its validator is compiled into every model that has a schema. So the code of
 that one function is replaced; ``tests/unit/test_opaque_types.py`` fails when it changes.
 
-Fail-safe: writing such a column is an error that names it (``refuse_opaque_columns``): pyarrow cannot annotate a
-variant, and a file without the annotation would not hold one.
+Files are written with the annotation of each such column (``write.parquet_file``). Values are neither parsed nor
+compared, so that they have no bounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from pyiceberg.types import (
     StructType,
 )
 
-from floeplan.errors import UnsupportedError
 from floeplan.schemas import fields_by_id
 
 _OPAQUE = re.compile(r"(variant|geometry|geography)\b", re.IGNORECASE)
@@ -89,19 +88,9 @@ def as_stored_field(field: NestedField) -> NestedField:
     return field.model_copy(update={"field_type": as_stored(field.field_type)})
 
 
-def refuse_opaque_columns(schema: Schema) -> None:
-    """Refuse to write rows of a schema with such a column.
-
-    Raises:
-        UnsupportedError: Names the first of them.
-    """
-    for field in fields_by_id(schema).values():
-        if is_opaque(field.field_type):
-            name = schema.find_column_name(field.field_id) or field.name
-            raise UnsupportedError(
-                f"column {name} is a {field.field_type}: such columns cannot be written yet; they can be read",
-                context={"column": name, "type": str(field.field_type)},
-            )
+def logical_types(schema: Schema) -> dict[int, str]:
+    """The types of such columns as text, by field id: what their Parquet columns have to be annotated with."""
+    return {i: str(field.field_type) for i, field in fields_by_id(schema).items() if is_opaque(field.field_type)}
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import floeplan as fp
+from floeplan.errors import BadInputError
 from floeplan.scan.model import ScanOptions
 from tests.support.spark.matrix import Matrix, interpreted, parametrized
 
@@ -49,6 +50,19 @@ def test_values_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog
     assert texts(fp.read(spark, table, columns=columns).toArrow().to_pylist()) == texts(expected)
     found = fp.plan_scan(table, options=QUIET).to_arrow(["pk", "_file", "_pos", "_deleted"]).to_pylist()
     assert texts(found) == texts(with_deleted)
+    with interpreted(spark):
+        for query in (
+            f"SELECT {', '.join(columns)} FROM {{t}} WHERE _pos < 3 AND _spec_id >= 0",
+            "SELECT a.pk, a._file, b._pos FROM {t} a JOIN {t} b ON a.pk = b.pk AND a._pos = b._pos WHERE a.pk > 3",
+            "SELECT pk, _file, _deleted FROM {t} WHERE _deleted OR pk < 5",
+        ):
+            ours = fp.sql(query.format(t=made.identifier), spark=spark, catalog=local_catalog).toArrow().to_pylist()
+            theirs = spark.sql(query.format(t=made.name)).toArrow().to_pylist()
+            assert texts(ours) == texts(theirs), query
+        aliased = fp.sql(f"SELECT *, pk AS _pos FROM {made.identifier}", spark=spark, catalog=local_catalog)
+        assert aliased.columns == [*spark.table(made.name).columns, "_pos"]
+        with pytest.raises(BadInputError, match=r"names _pos has to list its columns; \* would use it too"):
+            fp.sql(f"SELECT *, _pos FROM {made.identifier}", spark=spark, catalog=local_catalog)
     conditions = [
         "_pos = 1",
         "_spec_id IN (1, 2) AND pk % 2 = 0",

@@ -23,6 +23,7 @@ from floeplan.dml.merge.builder import Merge
 from floeplan.errors import UnsupportedError
 from floeplan.maintenance.doctor import Finding, doctor
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
+from floeplan.sql_text.call import ProcedureResult
 from floeplan.transaction import equality_writers
 from floeplan.transaction.change import Operation
 from floeplan.transaction.commit import commit_change
@@ -289,6 +290,18 @@ def test_statements_and_commands_refuse_and_take_the_option(
         assert json.loads(capsys.readouterr().out)["error"]["kind"] == "live-equality-writer"
         assert main([*arguments, "--allow-late-equality-deletes"]) == 0
         capsys.readouterr()
+
+
+def test_the_procedure_refuses_and_its_option_allows(catalog: SqlCatalog) -> None:
+    table = streamed(catalog)
+    moves = "'rewrite-all', 'true', 'target-spec-id', '1'"
+    call = "CALL floeplan.system.rewrite_data_files(table => 'db.t', options => map({}))"
+    with pytest.raises(UnsupportedError, match="equality deletes under partition spec 0"):
+        fp.sql(call.format(moves), catalog=catalog)
+    result = fp.sql(call.format(f"{moves}, 'allow-late-equality-deletes', true"), catalog=catalog)
+    assert isinstance(result, ProcedureResult)
+    assert result.to_dict()["rows"][0]["rewritten_data_files_count"] == 3
+    assert len(read_rows(table)) == 30
 
 
 def streamed_again(table: Table) -> None:

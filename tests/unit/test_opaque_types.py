@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -18,30 +18,37 @@ from pyiceberg.types import ListType, LongType, NestedField, StructType
 import floeplan as fp
 from floeplan.catalog import load_table
 from floeplan.cli.main import main
-from floeplan.errors import TypeMismatchError, UnsupportedError
+from floeplan.errors import FloeplanError, TypeMismatchError
 from floeplan.maintenance.doctor import doctor
 from floeplan.opaque_types import OpaqueType
+from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.footer.thrift import read_struct
+from floeplan.parquet.source import open_source
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
 from floeplan.scan.model import ScanOptions
 from floeplan.transaction.metadata_json import writable_metadata
-from tests.support.tables.commits import arrow, create_table, open_catalog, rows_of
+from tests.support.tables.commits import arrow, create_table, live_entries, open_catalog, rows_of
 from tests.support.tables.layouts import Files, Layout
 
 pytestmark = pytest.mark.unit
 
+PLAIN = PartitionSpec(spec_id=0)
+POINT = bytes.fromhex("0101000000000000000000f03f0000000000000040")
+PARTS = {"metadata": b"\x01\x00\x00", "value": b"\x0c\x05"}
+ALL = {"rewrite-all": "true"}
 TYPES = {"v": "variant", "g": "geometry(srid:3857)", "h": "geography(OGC:CRS84, karney)", "plain": "geometry"}
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """A table to which Java has added four columns of these types."""
+    """A table to which Java has added four columns of these types, and two more of format 3."""
     catalog = open_catalog(tmp_path)
     made = create_table(catalog, 3)
     path = Path(made.metadata_location.removeprefix("file://"))
     document = json.loads(path.read_text())
-    for at, (name, type_) in enumerate(TYPES.items(), 3):
+    for at, (name, type_) in enumerate({**TYPES, "ns": "timestamp_ns", "x": "unknown"}.items(), 3):
         document["schemas"][0]["fields"].append({"id": at, "name": name, "type": type_, "required": False})
-    document["last-column-id"] = 2 + len(TYPES)
+    document["last-column-id"] = 4 + len(TYPES)
     changed = path.with_name("00009-00000000-0000-4000-8000-000000000000.metadata.json")
     changed.write_text(json.dumps(document))
     catalog.register_table("db.opaque", str(changed))
@@ -56,7 +63,13 @@ def test_types_are_kept_as_the_metadata_has_them(table: Table) -> None:
     again = pickle.loads(pickle.dumps(table.schema()))
     assert again == table.schema() == Schema.model_validate_json(table.schema().model_dump_json())
     fields = json.loads(table.schema().model_dump_json())["fields"]
-    assert {field["name"]: field["type"] for field in fields} == {"id": "long", "part": "string", **TYPES}
+    assert {field["name"]: field["type"] for field in fields} == {
+        "id": "long",
+        "part": "string",
+        **TYPES,
+        "ns": "timestamp_ns",
+        "x": "unknown",
+    }
 
 
 def test_other_columns_are_planned_and_read(table: Table) -> None:
@@ -95,21 +108,147 @@ def test_rows_are_deleted_and_files_moved_without_touching_the_types(table: Tabl
     assert doctor(again).healthy
 
 
-def test_what_would_write_such_a_column_is_refused(table: Table) -> None:
-    for write in (
-        lambda: fp.append(table, arrow(rows_of(100, 110))),
-        lambda: fp.delete(table, "id = 3", mode="copy-on-write"),
-        lambda: fp.rewrite_data_files(table, options={"rewrite-all": "true"}),
+CHANGES: dict[str, Callable[[Table], object]] = {
+    "binpack": lambda table: fp.rewrite_data_files(table, options=ALL),
+    "sort": lambda table: fp.rewrite_data_files(table, strategy="sort", by=["id DESC"], options=ALL),
+    "zorder": lambda table: fp.rewrite_data_files(table, strategy="zorder", by=["id", "ns"], options=ALL),
+    "delete": lambda table: fp.delete(table, "id = 999", mode="copy-on-write"),
+    "update": lambda table: fp.update(table, {"part": "'a'"}, "id < 40", mode="merge-on-read"),
+    "copy": lambda table: fp.update(table, {"part": "'a'"}, "id IN (31, 999)", mode="copy-on-write"),
+    "merge": lambda table: (
+        fp.merge(table, pa.table({"k": [30, 33, 999]}), "id = k").when_matched_update({"part": "'a'"}).execute()
+    ),
+    "spec": lambda table: fp.upgrade_spec(table),
+}
+
+
+def written_rows() -> list[dict[str, object]]:
+    """Rows 30 to 33, and 999, with values of all types, nulls, and a value that is too long for statistics."""
+    long = {"metadata": PARTS["metadata"], "value": b"\x40" + (5000).to_bytes(4, "little") + b"x" * 5000}
+    values = [(PARTS, POINT, 1), (None, None, None), (long, POINT * 300, 3), (PARTS, POINT, None), (PARTS, None, 5)]
+    return [
+        {"id": n, "part": "a", "v": v, "g": g, "h": g, "plain": g, "ns": ns}
+        for n, (v, g, ns) in zip([30, 31, 32, 33, 999], values, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_rows_are_carried_unchanged(table: Table, change: str) -> None:
+    """Rewritten, updated and merged rows keep values of these types, and files their annotations."""
+    binary = pa.struct({"value": pa.binary(), "metadata": pa.binary()})
+    names = ("g", "h", "plain")
+    given = pa.schema({"id": pa.int64(), "part": pa.string(), "v": binary, **dict.fromkeys(names, pa.binary())})
+    given = given.append(pa.field("ns", pa.timestamp("ns")))
+    rows = written_rows()
+    for some in (rows[:2], rows[2:]):
+        fp.append(table.refresh(), pa.Table.from_pylist(some, given))
+    if change == "spec":
+        with writable_metadata(table.io), table.refresh().update_spec() as update:
+            update.add_field("id", "bucket[2]", "bucket")
+    before = {entry.path for entry in fp.plan_scan(table.refresh()).files}
+    CHANGES[change](table.refresh())
+    plan = fp.plan_scan(load_table("db.opaque", table.catalog), "id >= 30")
+    read = plan.to_arrow()
+    read = read.set_column(read.schema.get_field_index("ns"), "ns", read["ns"].cast(pa.int64()))
+    found = sorted(read.to_pylist(), key=lambda row: row["id"])
+    assert found == [row | {"x": None} for row in rows if change != "delete" or row["id"] != 999]
+    new = [file.path for file in plan.files if file.path not in before]
+    assert new
+    for path in new:
+        elements = {field.name: field for field in read_footer(open_source(path)).columns.root.children}
+        encoded = {name: elements[name].encoded for name in TYPES}
+        assert {name: logical_type(element) for name, element in encoded.items()} == {
+            "v": (16, {1: 1}),
+            "g": (17, {1: b"srid:3857"}),
+            "h": (18, {1: b"OGC:CRS84", 2: 4}),
+            "plain": (17, {}),
+        }
+    entries = live_entries(table.refresh())
+    opaque_ids = {field.field_id for field in table.schema().fields if field.name in TYPES}
+    for bounds in entries.table.column("lower_bounds").to_pylist():
+        assert opaque_ids.isdisjoint(key for key, _ in bounds or ())
+
+
+NAMES, TEXT = b"\x01\x01\x00\x01a", b"\x05x"
+
+
+def shredded(values: dict[int, int | None]) -> pa.Table:
+    """Rows whose variant is ``{"a": number}`` with a column of numbers, or null."""
+    a = pa.struct([pa.field("value", pa.binary()), pa.field("typed_value", pa.int64())])
+    typed = pa.struct([pa.field("a", a, nullable=False)])
+    parts = [pa.field("value", pa.binary()), pa.field("typed_value", typed)]
+    variant = pa.struct([pa.field("metadata", pa.binary(), nullable=False), *parts])
+    rows = [
+        {"metadata": NAMES, "value": None, "typed_value": {"a": {"value": None, "typed_value": number}}}
+        if number is not None
+        else None
+        for number in values.values()
+    ]
+    columns = [pa.array(list(values)), pa.array(["a"] * len(values)), pa.array(rows, variant)]
+    return pa.Table.from_arrays(columns, names=["id", "part", "v"])
+
+
+def numbers(table: Table) -> dict[int, int | None]:
+    rows = fp.plan_scan(load_table("db.opaque", table.catalog), "id >= 30", columns=["id", "v"]).to_arrow().to_pylist()
+    return {row["id"]: row["v"] and int.from_bytes(row["v"]["value"][6:], "little") for row in rows}
+
+
+def layouts(table: Table) -> set[str]:
+    """The parts of the variant and their repetition, in files that have the column."""
+    plan = fp.plan_scan(load_table("db.opaque", table.catalog), "id >= 30")
+    roots = [read_footer(open_source(file.path)).columns.root for file in plan.files]
+    found = [field for root in roots for field in root.children if field.name == "v"]
+    parts = [[node for child in field.children for node in child.walk()] for field in found]
+    return {", ".join(f"{node.name} {node.repetition.name.lower()}" for node in nodes) for nodes in parts}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_shredded_variants_keep_the_layout_of_their_files(table: Table, change: str) -> None:
+    values = {30: 7, 31: None, 32: 9, 33: 4, 999: 1}
+    for first in (0, 3):
+        some = dict(list(values.items())[first : first + 3])
+        fp.append(table.refresh(), shredded(some))
+    if change == "spec":
+        with writable_metadata(table.io), table.refresh().update_spec() as update:
+            update.add_field("id", "bucket[2]", "bucket")
+    assert numbers(table) == values
+    CHANGES[change](table.refresh())
+    assert numbers(table) == {n: value for n, value in values.items() if change != "delete" or n != 999}
+    fields = "a required, value optional, typed_value optional"
+    assert layouts(table) == {f"metadata required, value optional, typed_value optional, {fields}"}
+
+
+def test_variants_of_different_layouts_are_written_without_one(table: Table) -> None:
+    fp.append(table, shredded({30: 7, 31: None}))
+    number = {"metadata": NAMES, "value": b"\x02\x01\x00\x00\x09\x18\x08" + bytes(7)}
+    fp.append(table.refresh(), pa.table({"id": [32], "part": ["a"], "v": [number]}))
+    fp.rewrite_data_files(table.refresh(), options=ALL)
+    assert layouts(table) == {"metadata required, value required"}
+    found = fp.plan_scan(load_table("db.opaque", table.catalog), "id >= 30", columns=["id", "v"]).to_arrow().to_pylist()
+    seven = number | {"value": b"\x02\x01\x00\x00\x09\x18\x07" + bytes(7)}
+    assert sorted(found, key=lambda row: row["id"]) == [
+        {"id": 30, "v": seven},
+        {"id": 31, "v": None},
+        {"id": 32, "v": number},
+    ]
+
+
+def logical_type(element: bytes) -> tuple[int, dict[int, object]]:
+    """The member of the LogicalType of a SchemaElement, and its fields."""
+    ((member, fields),) = read_struct(element, 0, None, "element", "file")[0][10].items()
+    return member, fields
+
+
+def test_rows_that_are_no_variants_are_refused(table: Table) -> None:
+    before = table.metadata_location
+    for values, error in (
+        (pa.array([1]), "column v is variant"),
+        (pa.array([{"value": b"x"}]), "struct of metadata and value"),
+        (pa.array([{"metadata": None, "value": b"x"}]), "whose metadata is null"),
     ):
-        with pytest.raises(UnsupportedError, match="column v is a variant"):
-            write()
-    assert isinstance(table.catalog, SqlCatalog)
-    assert fp.plan_scan(load_table("db.opaque", table.catalog), columns=["id"]).to_arrow().num_rows == 30
-
-
-PLAIN = PartitionSpec(spec_id=0)
-POINT = bytes.fromhex("0101000000000000000000f03f0000000000000040")
-PARTS = {"metadata": b"\x01\x00\x00", "value": b"\x0c\x05"}
+        with pytest.raises(FloeplanError, match=error):
+            fp.append(table, pa.table({"id": [1], "part": ["a"], "v": values}))
+    assert load_table("db.opaque", table.catalog).metadata_location == before
 
 
 def test_values_are_read_as_they_are_stored(tmp_path: Path) -> None:
@@ -167,11 +306,10 @@ def test_a_shredded_variant_is_put_together(tmp_path: Path) -> None:
     a = pa.struct([stored("value", pa.binary(), 103), stored("typed_value", pa.int64(), 104)])
     parts = [stored("value", pa.binary(), 100), stored("typed_value", pa.struct([stored("a", a, 102)]), 101)]
     variant = pa.struct([stored("metadata", pa.binary(), 105).with_nullable(False), *parts])
-    names, text = b"\x01\x01\x00\x01a", b"\x05x"
     rows = [
-        {"id": 0, "v": {"metadata": names, "value": None, "typed_value": {"a": {"value": None, "typed_value": 7}}}},
-        {"id": 1, "v": {"metadata": names, "value": None, "typed_value": {"a": {"value": text, "typed_value": None}}}},
-        {"id": 2, "v": {"metadata": names, "value": text, "typed_value": None}},
+        {"id": 0, "v": {"metadata": NAMES, "value": None, "typed_value": {"a": {"value": None, "typed_value": 7}}}},
+        {"id": 1, "v": {"metadata": NAMES, "value": None, "typed_value": {"a": {"value": TEXT, "typed_value": None}}}},
+        {"id": 2, "v": {"metadata": NAMES, "value": TEXT, "typed_value": None}},
         {"id": 3, "v": None},
     ]
     path = tmp_path / "rows.parquet"
@@ -181,8 +319,8 @@ def test_a_shredded_variant_is_put_together(tmp_path: Path) -> None:
     files.entries.append({"file_path": str(path), "record_count": 4, "sequence_number": 1})
     table = files.table(Layout(schema, (PLAIN,), version=3))
     number = b"\x02\x01\x00\x00\x09\x18\x07" + bytes(7)
-    values = [number, b"\x02\x01\x00\x00\x02" + text, text]
-    expected = [{"id": n, "v": {"metadata": names, "value": value}} for n, value in enumerate(values)]
+    values = [number, b"\x02\x01\x00\x00\x02" + TEXT, TEXT]
+    expected = [{"id": n, "v": {"metadata": NAMES, "value": value}} for n, value in enumerate(values)]
     expected.append({"id": 3, "v": None})  # type: ignore[dict-item]
     assert fp.plan_scan(table).to_arrow().to_pylist() == expected
     for n in range(4):

@@ -34,9 +34,8 @@ from floeplan.predicate.build import field_ids, has_opaque
 from floeplan.predicate.rows.arrow_columns import Resolver, typed_columns_of
 from floeplan.predicate.rows.evaluate import matching_mask
 from floeplan.scan.delete_files import Positions
-from floeplan.scan.file_rows import FileRows, OpenFile, PlannedRows, TableRows
+from floeplan.scan.file_rows import FileRows, OpenFile, PlannedRows, TableRows, shared_layouts
 from floeplan.scan.model import FileScan
-from floeplan.scan.projection import arrow_schema
 from floeplan.vectors import Ints, Mask
 from floeplan.write.data_files import FileTask, FullRowReader, coalesce_batches, mark_updated, write_data_files
 from floeplan.write.metrics import remove_written_files
@@ -184,24 +183,26 @@ class RowTask:
 
     def __call__(self, tasks: Sequence[FileTask], attempt: str) -> RowTaskResult:
         """Decide, read and write."""
-        return _Run(self, attempt).run(tasks)
+        return _Run(self, tasks, attempt).run()
 
 
 class _Run:
     """One run of a task."""
 
-    def __init__(self, task: RowTask, attempt: str) -> None:
-        self.task, self.attempt = task, attempt
+    def __init__(self, task: RowTask, tasks: Sequence[FileTask], attempt: str) -> None:
+        self.task, self.tasks, self.attempt = task, tasks, attempt
         self.files = FileRows(task.table)
-        self.whole = FullRowReader(task.target, self.files)
+        opened = (self.files.open(one.file) for one in tasks)
+        self.layouts = shared_layouts(opened, task.target.stored_schema)
+        self.whole = FullRowReader(task.target, self.files, layouts=self.layouts)
         self.deletes = PositionDeleteCollector(task.target, self.files)
         self.columns = cache(partial(top_fields, task.table.schemas[0]))
         self.to_update = cache(self._without_replaced)
         self.result = RowTaskResult()
 
-    def run(self, tasks: Sequence[FileTask]) -> RowTaskResult:
-        self.files.expect(task.file for task in tasks)
-        rows = coalesce_batches(table for task in tasks for table in self._change(task))
+    def run(self) -> RowTaskResult:
+        self.files.expect(task.file for task in self.tasks)
+        rows = coalesce_batches(table for task in self.tasks for table in self._change(task))
         self.result.added_data = write_data_files(self.task.target, rows, file_name_token=self.attempt, sort=True)
         try:
             self.result.added_deletes = self.deletes.write(self.attempt)
@@ -257,10 +258,11 @@ class _Run:
             rows = self.to_update(number).read(task, opened, RowSelection.from_rows(changes.positions[mine]))
             source = None if changes.source is None else changes.source[mine]
             resolve = self.task.decision.resolver(rows, self.whole.schema, source)
-            yield mark_updated(assignments.update(rows, resolve, arrow_schema(self.whole.schema)))
+            yield mark_updated(assignments.update(rows, resolve, self.whole.arrow_schema))
 
     def _without_replaced(self, clause: int) -> FullRowReader:
         """Reads the columns of updated rows, without those that are replaced and that no expression reads."""
         assignments = self.task.decision.clauses[clause]
         assert assignments is not None, "only updating clauses read rows"
-        return FullRowReader(self.task.target, self.files, Schema(*assignments.kept_fields(self.whole.schema)))
+        kept = Schema(*assignments.kept_fields(self.whole.schema))
+        return FullRowReader(self.task.target, self.files, kept, self.layouts)

@@ -22,13 +22,15 @@ from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.formats.files import ParquetFile, open_stored
 from floeplan.formats.stored import StoredFile
 from floeplan.metadata.delete_index import DeleteKind
+from floeplan.opaque_types import is_variant
 from floeplan.parquet.footer.footer import ParquetFooter, known_footer, likely_tail
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import LONGEST_GAP, REMOTE_ROUND_TRIP_BYTES
 from floeplan.parquet.source import ByteSource, is_local
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
-from floeplan.scan.projection import project
+from floeplan.scan.projection import NO_LAYOUTS, Layouts, project
+from floeplan.scan.variants import shredded_layout
 from floeplan.schemas import FIELD_ID, fields_by_id, mapped_field_ids
 from floeplan.vectors import Mask
 
@@ -187,17 +189,17 @@ class OpenFile:
         return project(stored, schema, self.file.constants, self.file.path, rows)
 
     def read(
-        self, schema: Schema, selection: RowSelection, *, keep_dictionaries: bool = False
+        self, schema: Schema, selection: RowSelection, *, keep_dictionaries: bool = False, layouts: Layouts = NO_LAYOUTS
     ) -> tuple[pa.Table, Mask]:
         """These rows in the columns of a schema, and which of them no equality delete removes."""
-        found, matched = self.matched(schema, selection, keep_dictionaries=keep_dictionaries)
+        found, matched = self.matched(schema, selection, keep_dictionaries=keep_dictionaries, layouts=layouts)
         live = np.ones(selection.row_count, dtype=np.bool_)
         for deleted in matched:
             live &= ~deleted
         return found, live
 
     def matched(
-        self, schema: Schema, selection: RowSelection, *, keep_dictionaries: bool = False
+        self, schema: Schema, selection: RowSelection, *, keep_dictionaries: bool = False, layouts: Layouts = NO_LAYOUTS
     ) -> tuple[pa.Table, list[Mask]]:
         """These rows in the columns of a schema, and for each equality delete which of them it removes."""
         keys = [(delete, self._key_schemas(delete)) for delete in self.file.deletes if delete.kind in EQUALITY]
@@ -208,7 +210,16 @@ class OpenFile:
             matches_any(key_columns(stored, schemas, constants, path, rows), self._deletes.keys(delete, schemas))
             for delete, schemas in keys
         ]
-        return project(stored, schema, constants, path, rows, keep_dictionaries=keep_dictionaries), matched
+        found = project(stored, schema, constants, path, rows, keep_dictionaries=keep_dictionaries, layouts=layouts)
+        return found, matched
+
+    def variant_layouts(self, fields: Iterable[NestedField]) -> dict[int, pa.DataType | None]:
+        """The layouts of the variants that the file has, by field id; ``None`` for one that is not shredded."""
+        known = self.stored.field_ids
+        if known is None:
+            return dict.fromkeys(field.field_id for field in fields)
+        stored = {i: self.stored.read([i], RowSelection.none()) for i in {field.field_id for field in fields} & known}
+        return {i: shredded_layout(table.schema.field(0).type) for i, table in stored.items()}
 
     def _read_stored(
         self,
@@ -258,6 +269,20 @@ def _stored_ids(field: NestedField, stored: frozenset[int]) -> list[int]:
         return [field.field_id]
     inside = chain.from_iterable(_stored_ids(child, stored) for child in field.field_type.fields)
     return list(inside) or [field.field_id]
+
+
+def shared_layouts(files: Iterable[OpenFile], schema: Schema) -> Layouts:
+    """The layouts of shredded variants that all files share, so that their rows can be written to one file as stored.
+
+    A variant whose layout differs between the files, or that is nested, has none. The files are opened only for a
+    schema with variants.
+    """
+    variants = [field for field in schema.fields if is_variant(field.field_type)]
+    found: dict[int, set[pa.DataType | None]] = {}
+    for file in files if variants else ():
+        for field_id, layout in file.variant_layouts(variants).items():
+            found.setdefault(field_id, set()).add(layout)
+    return {i: layout for i, layouts in found.items() if len(layouts) == 1 for layout in layouts if layout is not None}
 
 
 def with_mapped_ids(table: pa.Table, mapping: NameMapping | None, path: str) -> pa.Table:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +27,7 @@ from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value, value_json
-from floeplan.scan.variants import ShreddedVariantError, unshredded
+from floeplan.scan.variants import ShreddedVariantError, in_layout, unshredded
 from floeplan.schemas import FIELD_ID, fields_by_id
 
 MAX_KNOWN_SCHEMAS = 64
@@ -101,6 +102,9 @@ def _arrow_field(field: NestedField) -> pa.Field:
     return pa.field(field.name, type_, field.optional, doc | {FIELD_ID.decode(): str(field.field_id)})
 
 
+Layouts: TypeAlias = Mapping[int, pa.DataType]
+"""The types of shredded variants that are top-level columns, by field id; all other variants have type ``VARIANT``."""
+NO_LAYOUTS: Layouts = MappingProxyType({})
 VARIANT = pa.struct([pa.field("metadata", pa.large_binary(), False), pa.field("value", pa.large_binary(), False)])
 """The two encoded parts of a variant."""
 
@@ -120,6 +124,15 @@ def _with_variants(wanted: NestedField, field: pa.Field) -> pa.Field:
     return field.with_type(type_)
 
 
+def with_layouts(schema: Schema, layouts: Layouts) -> pa.Schema:
+    """The Arrow schema of rows whose shredded variants have these layouts."""
+    made = arrow_schema(schema)
+    for position, field in enumerate(schema.fields) if layouts else ():
+        if field.field_id in layouts:
+            made = made.set(position, made.field(position).with_type(layouts[field.field_id]))
+    return made
+
+
 def project(
     table: pa.Table,
     schema: Schema,
@@ -128,14 +141,15 @@ def project(
     rows: int | None = None,
     *,
     keep_dictionaries: bool = False,
+    layouts: Layouts = NO_LAYOUTS,
 ) -> pa.Table:
     """Project a file's rows onto ``schema``.
 
     ``constants`` holds the values of columns the file may lack, by field id: its identity partition values. ``rows``
     is how many rows there are, for a file of which no column was read. With ``keep_dictionaries``, text that is encoded
-    with a dictionary stays so.
+    with a dictionary stays so. Variants with one of the ``layouts`` stay shredded.
     """
-    target = arrow_schema(schema)
+    target = with_layouts(schema, layouts)
     length = table.num_rows if rows is None else rows
     if not schema.fields:
         return without_columns(length)
@@ -212,7 +226,7 @@ def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str
             items = _project(array.items, value, type_.item_type, path)
             return pa.MapArray.from_arrays(array.offsets, keys, items, type=type_, mask=_nulls(array))
     if is_variant(wanted.field_type):
-        return _variant(array, wanted, path)
+        return _variant(array, wanted, path) if type_ == VARIANT else in_layout(array, type_)
     if array.type == type_:
         return array
     if is_opaque(wanted.field_type) and isinstance(array, pa.ExtensionArray):  # where GeoArrow is installed

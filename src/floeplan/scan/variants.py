@@ -1,4 +1,4 @@
-"""Shredded variants: the encoded ``value`` of each row, put together from the typed columns of a Parquet file.
+"""Stored variants: the encoded ``value`` of each row of a shredded one, and arrays in the layout of a file.
 
 A shredded variant is a group of ``metadata``, ``value`` and ``typed_value``. The typed column has the rows of its type:
 a primitive, a list of groups, or a struct of groups, one per field. ``value`` has the other rows and, of an object, the
@@ -6,6 +6,7 @@ fields that have no column. ``metadata`` has the names of all fields, so that it
 and "Variant Binary Encoding" of the Parquet format.
 
 Rule: whole columns are encoded level by level, innermost first; only objects and arrays are put together row by row.
+Rows that are written again keep the layout that their files share (``shredded_layout``), so that nothing is encoded.
 
 Fail-safe: a typed column of a type that no variant has, a field whose name the metadata lacks, and a ``value`` beside
 an object that is not itself an object are errors.
@@ -23,6 +24,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Encoded: TypeAlias = "list[bytes | None]"
 
@@ -101,6 +103,88 @@ def _group(group: pa.StructArray, names: Sequence[_Names]) -> Encoded:
         ]
     encode, values = _primitive(typed)
     return [encode(one) if known else other for known, one, other in zip(valid, values, rest, strict=True)]
+
+
+# Layouts.
+
+
+def shredded_layout(stored: pa.DataType) -> pa.DataType | None:
+    """The type of a shredded variant with the widest Arrow types, whoever read it; ``None`` if it is not shredded."""
+    if isinstance(stored, pa.BaseExtensionType):
+        stored = stored.storage_type
+    is_shredded = pa.types.is_struct(stored) and stored.get_field_index("typed_value") >= 0
+    return _widest(stored) if is_shredded else None
+
+
+def _widest(type_: pa.DataType) -> pa.DataType:
+    kinds = pa.types
+    if kinds.is_struct(type_):
+        return pa.struct([pa.field(one.name, _widest(one.type), one.nullable) for one in type_])
+    if kinds.is_list(type_) or kinds.is_large_list(type_):
+        element = type_.value_field
+        return pa.large_list(pa.field("element", _widest(element.type), element.nullable))
+    if kinds.is_dictionary(type_):
+        return _widest(type_.value_type)
+    if kinds.is_string(type_):
+        return pa.large_string()
+    return pa.large_binary() if kinds.is_binary(type_) else type_
+
+
+def in_layout(array: pa.Array, layout: pa.DataType) -> pa.Array:
+    """A stored variant as an array of a layout; fields are matched by name.
+
+    A required field gets a blank value where its group is null: pyarrow refuses to write a null there.
+    """
+    if isinstance(array, pa.ExtensionArray) and array.type != layout:
+        array = array.storage
+    if pa.types.is_struct(layout):
+        children = []
+        for field in layout:
+            child = in_layout(pc.struct_field(array, [field.name]), field.type)
+            children.append(child if field.nullable or not child.null_count else _with_blanks(child))
+        mask = pc.is_null(array) if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(layout), mask=mask)
+    if pa.types.is_large_list(layout):
+        # The list of a null row is empty.
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0), dtype=np.int64)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+        mask = pc.is_null(array) if array.null_count else None
+        return pa.LargeListArray.from_arrays(
+            offsets, in_layout(array.flatten(), layout.value_type), type=layout, mask=mask
+        )
+    if isinstance(layout, pa.BaseExtensionType):
+        return array if array.type == layout else pa.ExtensionArray.from_storage(layout, array)
+    return array.cast(layout)
+
+
+def _with_blanks(array: pa.Array) -> pa.Array:
+    numbers = pc.if_else(array.is_valid(), pa.array(np.arange(len(array))), len(array))
+    return pa.concat_arrays([array, blank(array.type)]).take(numbers)
+
+
+def blank(type_: pa.DataType) -> pa.Array:
+    """One value that is not null and has no null in a required field."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, blank(type_.storage_type))
+    if pa.types.is_struct(type_):
+        children = [blank_nulls(1, field.type) if field.nullable else blank(field.type) for field in type_]
+        return pa.StructArray.from_arrays(children, fields=list(type_))
+    if pa.types.is_nested(type_):
+        return pa.array([[]], type_)
+    if pa.types.is_fixed_size_binary(type_):
+        return pa.array([bytes(type_.byte_width)], type_)
+    if pa.types.is_large_string(type_) or pa.types.is_large_binary(type_):
+        return pa.array([b""], pa.binary()).cast(type_)
+    return pa.array([False if pa.types.is_boolean(type_) else 0], type_)
+
+
+def blank_nulls(rows: int, type_: pa.DataType) -> pa.Array:
+    """Nulls of a type; required fields inside of null structs are blank."""
+    if not pa.types.is_struct(type_):
+        return pa.nulls(rows, type_)
+    every = pa.array(np.zeros(rows, dtype=np.int64))
+    children = [blank_nulls(rows, field.type) if field.nullable else blank(field.type).take(every) for field in type_]
+    return pa.StructArray.from_arrays(children, fields=list(type_), mask=pa.array(np.ones(rows, dtype=np.bool_)))
 
 
 # Encoding.

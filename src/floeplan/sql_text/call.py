@@ -187,6 +187,14 @@ def _required(arguments: Arguments, name: str, kind: type) -> Any:
     return value
 
 
+def _flag(options: dict[str, str], name: str) -> bool:
+    """Take an option that is true or false, false if it is not given."""
+    text = options.pop(name, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise BadInputError(f"option {name} is {text!r} but must be true or false", context={"option": name})
+    return text == "true"
+
+
 # The procedures.
 
 
@@ -201,13 +209,16 @@ def _rewrite_data_files(table: Table, arguments: Arguments, spark: SparkSession 
         if curve is not None and strategy == "sort":
             strategy = "zorder"
         by = [term.strip() for term in (sort_order if curve is None else curve[1]).split(",")]
+    options: dict[str, str] = dict(_of_type(arguments, "options", dict) or {})
     result = rewrite_data_files(
         table,
         where=_of_type(arguments, "where", str),
         strategy=strategy,
         by=by,
         case_sensitive=False,
-        options=_of_type(arguments, "options", dict),
+        trust_lists=_flag(options, "trust-lists"),
+        allow_late_equality_deletes=_flag(options, "allow-late-equality-deletes"),
+        options=options,
         branch=_of_type(arguments, "branch", str),
         spark=spark,
     )
@@ -221,7 +232,7 @@ def _rewrite_position_delete_files(table: Table, arguments: Arguments, spark: Sp
     from floeplan.maintenance.rewrite_deletes import MIN_INPUT_FILES, rewrite_position_delete_files
 
     options: dict[str, str] = dict(_of_type(arguments, "options", dict) or {})
-    rewrite_all = options.pop("rewrite-all", "false").lower() == "true"
+    rewrite_all = _flag(options, "rewrite-all")
     least = options.pop("min-input-files", str(MIN_INPUT_FILES))
     if options or not least.isdecimal():
         wrong = next(iter(options), "min-input-files")

@@ -7,8 +7,10 @@
                                     Spark runs the same text over ◄── one DataFrame per reference
 
 The text keeps Spark's semantics: only the names of tables are replaced, each by a DataFrame of its own, and Spark still
-evaluates every condition. A column that the query does not refer to is NULL in that DataFrame and is not read. Metadata
-columns such as ``_file`` are columns of it only if the query names one, and then ``*`` would have them too: refused.
+evaluates every condition. A column that the query does not refer to is NULL in that DataFrame and is not read.
+
+A query that Spark cannot analyse, and that names metadata columns such as ``_file``, gets those columns too. It has to
+list its columns then, since ``*`` would return them.
 
 Fail-safe: a query that cannot be analysed over placeholders is planned without predicates, and Spark reports the error.
 """
@@ -30,14 +32,14 @@ from pyiceberg.table import Table
 from sqlglot import TokenType
 
 from floeplan.errors import BadInputError, FloeplanError
-from floeplan.scan.metadata_columns import metadata_fields
+from floeplan.scan.metadata_columns import METADATA_IDS, metadata_fields
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.snapshot.reader import ScanTarget
 from floeplan.spark.session import spark_errors_translated
 from floeplan.sql_text.attach import attached_tables, refresh_views
 from floeplan.sql_text.relations import Relation, TableReference, as_of, find_relation, table_references
-from floeplan.sql_text.tokens import Cursor, is_name, name_chain, quoted
+from floeplan.sql_text.tokens import Cursor, is_name, is_word, name_chain, quoted
 from floeplan.tasks.shipping import is_connect
 
 if TYPE_CHECKING:
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
     from floeplan.spark.pushdown import Pushed
 
 _QUERY_WORDS = ("SELECT", "FROM", "VALUES", "TABLE", "WITH")
-_BEFORE_STAR = (TokenType.SELECT, TokenType.DISTINCT, TokenType.ALL, TokenType.COMMA, TokenType.DOT)
-"""What precedes a ``*`` that stands for columns; ``count(*)`` and products have other tokens there."""
 _EXPLAIN_MODES = ("EXTENDED", "CODEGEN", "COST", "FORMATTED")
 
 
@@ -140,14 +140,21 @@ class PlannedQuery:
     @staticmethod
     def of(spark: SparkSession, text: str, catalog: str | Catalog | None) -> PlannedQuery:
         """Resolve and plan the tables of a query."""
+        from floeplan.spark.pushdown import Pushed
+
         found = list(find_relations(spark, text, catalog))
         template = query_template(text, [reference for reference, _ in found])
         targets = [None if relation.metadata else relation.target() for _, relation in found]
-        schemas = _schemas(text, targets)
-        pushed = _pushed_down(spark, template, found, schemas)
+        schemas = [None if target is None else target.schema for target in targets]
+        # Spark Connect offers no optimized plan; what the text names decides there.
+        pushed = None if is_connect(spark) else _pushed_down(spark, template, found, schemas)
+        if pushed is None:
+            schemas = _with_metadata_columns(text, targets)
+            # What Spark still cannot analyse is raised again, and reported, when the query itself is analysed.
+            pushed = _pushed_down(spark, template, found, schemas) or [Pushed() for _ in schemas]
         tables = []
-        for (reference, relation), target, schema, needed in zip(found, targets, schemas, pushed, strict=True):
-            plan = None if target is None or schema is None else _plan(relation, target, schema, needed)
+        for (reference, relation), schema, needed in zip(found, schemas, pushed, strict=True):
+            plan = None if schema is None else _plan(relation, schema, needed)
             tables.append(PlannedTable(reference, relation, plan, schema))
         return PlannedQuery(spark, template, tuple(tables))
 
@@ -246,44 +253,17 @@ def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _schemas(text: str, targets: Sequence[ScanTarget | None]) -> list[Schema | None]:
-    """The columns of each table, and the metadata columns that the query names.
-
-    Raises:
-        BadInputError: The query names metadata columns, and has a ``*`` that Spark would expand to them.
-    """
-    tokens = Cursor(text).tokens
-    named = {token.text.lower() for token in tokens if is_name(token) and token.text.startswith("_")}
-    schemas = list[Schema | None]()
-    for target in targets:
-        schema = None if target is None else target.schema
-        if target is not None and named:
-            own = {field.name.lower() for field in target.schema.fields}
-            known = metadata_fields(target.metadata).values()
-            extra = [field for field in known if field.name in named and field.name not in own]
-            schema = Schema(*target.schema.fields, *extra, schema_id=target.schema.schema_id) if extra else schema
-            stars = (after for before, after in pairwise(tokens) if before.token_type in _BEFORE_STAR)
-            if extra and any(token.token_type is TokenType.STAR for token in stars):
-                raise BadInputError(
-                    f"a query with the metadata column {extra[0].name} must name its columns instead of *",
-                    context={"column": extra[0].name},
-                )
-        schemas.append(schema)
-    return schemas
-
-
 def _pushed_down(
     spark: SparkSession,
     template: str,
     found: Sequence[tuple[TableReference, Relation]],
     schemas: Sequence[Schema | None],
-) -> list[Pushed]:
-    """What the query needs of each table; everything with Spark Connect, or if Spark cannot analyse the query."""
+) -> list[Pushed] | None:
+    """What the query needs of each table, everything with Spark Connect; ``None`` if Spark cannot analyse the query."""
     from floeplan.spark.pushdown import Pushed, placeholder, pushed_down
 
-    everything = [Pushed() for _ in schemas]
     if is_connect(spark) or not any(schemas):
-        return everything
+        return [Pushed() for _ in schemas]
     frames: dict[str, Any] = {
         _name(at): _metadata_frame(spark, found[at][1]) if schema is None else placeholder(spark, at, schema)
         for at, schema in enumerate(schemas)
@@ -291,18 +271,50 @@ def _pushed_down(
     try:
         with spark_errors_translated():
             return pushed_down(spark.sql(template, **frames), schemas)
-    except FloeplanError:  # raised again, and reported, when the query itself is analysed
-        return everything
+    except FloeplanError:
+        return None
 
 
-def _plan(relation: Relation, target: ScanTarget, schema: Schema, needed: Pushed) -> ScanPlan:
+def _with_metadata_columns(text: str, targets: Sequence[ScanTarget | None]) -> list[Schema | None]:
+    """The schemas of the tables, with the metadata columns that a query names.
+
+    Raises:
+        BadInputError: The query names some, and has a clause that uses all columns.
+    """
+    tokens = Cursor(text).tokens
+    named = {token.text.lower() for token in tokens if is_name(token)}
+    uses_all = [token.text for token in tokens if is_word(token, "NATURAL", "PIVOT", "UNPIVOT")]
+    # A star after these stands for all columns; others are products, or in count(*).
+    uses_all += [
+        star.text
+        for before, star in pairwise(tokens)
+        if star.token_type is TokenType.STAR
+        and (is_word(before, "SELECT", "DISTINCT", "ALL") or before.token_type in (TokenType.COMMA, TokenType.DOT))
+    ]
+    schemas: list[Schema | None] = []
+    for target in targets:
+        if target is None:
+            schemas.append(None)
+            continue
+        own = {field.name.lower() for field in target.schema.fields}
+        extra = [f for name, f in metadata_fields(target.metadata).items() if name in named and name not in own]
+        if extra and uses_all:
+            raise BadInputError(
+                f"a query that names {extra[0].name} has to list its columns; {uses_all[0]} would use it too",
+                context={"column": extra[0].name},
+            )
+        schemas.append(Schema(*target.schema.fields, *extra, schema_id=target.schema.schema_id))
+    return schemas
+
+
+def _plan(relation: Relation, schema: Schema, needed: Pushed) -> ScanPlan:
     names = needed.columns
-    if names is None and len(schema.fields) > len(target.schema.fields):
-        names = tuple(field.name for field in schema.fields)
     if names is not None:
         # A query that counts rows refers to no column; the cheapest one stands for its rows.
-        names = names or (target.schema.fields[0].name,)
+        names = names or (schema.fields[0].name,)
         names = None if any("." in name for name in names) else names
+    if names is None and not METADATA_IDS.isdisjoint(field.field_id for field in schema.fields):
+        names = tuple(field.name for field in schema.fields)
     return plan_scan(
         relation.table,
         needed.predicate,
@@ -353,8 +365,7 @@ def relation_frame(spark: SparkSession, relation: Relation) -> DataFrame:
     from floeplan.spark.pushdown import Pushed
     from floeplan.spark.read.reader import read_plan_of
 
-    target = relation.target()
-    return read_plan_of(spark, _plan(relation, target, target.schema, Pushed())).dataframe()
+    return read_plan_of(spark, _plan(relation, relation.target().schema, Pushed())).dataframe()
 
 
 def read_table(spark: SparkSession, table: Table, ref: str | None) -> DataFrame:

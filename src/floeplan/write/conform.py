@@ -2,7 +2,8 @@
 
 Columns are matched by field id if they have one, else by name, in any order. A missing column gets its write default,
 or null. Casts never change a value: integers, floats and decimals widen, strings and binaries change their Arrow
-layout, timestamps their unit; a value that does not fit is an error, as is a string for a number. The row lineage
+layout, timestamps their unit; a value that does not fit is an error, as is a string for a number. A variant is a struct
+of its encoded parts, geometry and geography are WKB in binary; a shredded variant keeps its layout. The row lineage
 columns of format 3 are kept if the rows have them.
 """
 
@@ -19,9 +20,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnknownColumnError
-from floeplan.opaque_types import refuse_opaque_columns
+from floeplan.opaque_types import is_variant
 from floeplan.predicate.rows.arrow_columns import decoded
 from floeplan.scan.projection import arrow_schema, field_id
+from floeplan.scan.variants import blank, blank_nulls, in_layout, shredded_layout
 from floeplan.schemas import FIELD_ID
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table"
@@ -45,7 +47,6 @@ def conform(rows: Rows, schema: Schema, *, lineage: bool = False) -> pa.Table:
         TypeMismatchError: A column's type cannot be widened to the schema's, or a value does not fit.
         BadInputError: A required column is missing, or has nulls.
     """
-    refuse_opaque_columns(schema)
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     target = arrow_schema(schema)
     lineage_fields = [field for field in LINEAGE if lineage and field.name in table.schema.names]
@@ -59,13 +60,17 @@ def conform(rows: Rows, schema: Schema, *, lineage: bool = False) -> pa.Table:
         return table
     found = _matched(list(table.schema), schema.fields, "", {field.name for field in lineage_fields})
     columns = []
-    for wanted, field in zip(schema.fields, target, strict=True):
+    for position, (wanted, field) in enumerate(zip(schema.fields, target, strict=True)):
+        type_ = field.type
         if wanted.field_id in found:
-            given = decoded(table.column(found[wanted.field_id])).chunks
-            chunks = [_conformed(chunk, wanted, field.type, wanted.name) for chunk in given]
+            given = decoded(table.column(found[wanted.field_id]))
+            if is_variant(wanted.field_type):
+                type_ = shredded_layout(given.type) or type_
+                complete = complete.set(position, field.with_type(type_))
+            chunks = [_conformed(chunk, wanted, type_, wanted.name) for chunk in given.chunks]
         else:
-            chunks = [_default(wanted, field.type, table.num_rows, wanted.name)]
-        columns.append(pa.chunked_array(chunks, field.type))
+            chunks = [_default(wanted, type_, table.num_rows, wanted.name)]
+        columns.append(pa.chunked_array(chunks, type_))
     columns += [table.column(field.name).cast(field.type) for field in lineage_fields]
     return pa.Table.from_arrays(columns, schema=complete)
 
@@ -102,7 +107,7 @@ def _default(wanted: NestedField, type_: pa.DataType, rows: int, name: str) -> p
         raise BadInputError(
             f"column {name} is required, and the {rows} rows to be written do not have it", context={"column": name}
         )
-    return _nulls(rows, type_)
+    return blank_nulls(rows, type_)
 
 
 def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, name: str) -> pa.Array:
@@ -117,7 +122,7 @@ def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, name: s
     given = array.type
     match wanted.field_type:
         case StructType() | ListType() | MapType() if pt.is_null(given):
-            return _nulls(len(array), type_)
+            return blank_nulls(len(array), type_)
         case StructType(fields=fields) if pt.is_struct(given):
             return _struct(array, fields, type_, name)
         case ListType(element_field=element) if isinstance(given, _LISTS):
@@ -135,6 +140,8 @@ def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, name: s
             return pa.MapArray.from_arrays(_packed_offsets(as_list), keys, items, type=type_, mask=mask)
         case StructType() | ListType() | MapType():
             raise _mismatch(name, type_, given)
+        case variant if is_variant(variant):
+            return _variant(array, wanted, type_, name)
     return array if given == type_ else _cast(array, wanted, type_, name)
 
 
@@ -157,34 +164,23 @@ def _struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, 
         if child.null_count:
             # pyarrow refuses to write a null in a required field, even where the enclosing struct is null.
             numbers = pc.if_else(child.is_valid(), pa.array(np.arange(len(child))), len(child))
-            child = pa.concat_arrays([child, _blanks(child.type)]).take(numbers)
+            child = pa.concat_arrays([child, blank(child.type)]).take(numbers)
         children.append(child)
     return pa.StructArray.from_arrays(children, fields=list(type_), mask=pc.invert(present) if present else None)
 
 
-def _nulls(rows: int, type_: pa.DataType) -> pa.Array:
-    """Nulls of a type; required fields inside of null structs are blank."""
-    if not pt.is_struct(type_):
-        return pa.nulls(rows, type_)
-    every = pa.array(np.zeros(rows, dtype=np.int64))
-    children = [_nulls(rows, field.type) if field.nullable else _blanks(field.type).take(every) for field in type_]
-    return pa.StructArray.from_arrays(children, fields=list(type_), mask=pa.array(np.ones(rows, dtype=np.bool_)))
-
-
-def _blanks(type_: pa.DataType) -> pa.Array:
-    """One value that is not null and has no null in a required field."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(type_, _blanks(type_.storage_type))
-    if pt.is_struct(type_):
-        children = [_nulls(1, field.type) if field.nullable else _blanks(field.type) for field in type_]
-        return pa.StructArray.from_arrays(children, fields=list(type_))
-    if pt.is_nested(type_):
-        return pa.array([[]], type_)
-    if pt.is_fixed_size_binary(type_):
-        return pa.array([bytes(type_.byte_width)], type_)
-    if pt.is_large_string(type_) or pt.is_large_binary(type_):
-        return pa.array([b""], pa.binary()).cast(type_)
-    return pa.array([False if pt.is_boolean(type_) else 0], type_)
+def _variant(array: pa.Array, wanted: NestedField, type_: pa.DataType, name: str) -> pa.Array:
+    """A variant in a layout: its two encoded parts, or a shredded one as it is."""
+    given = array.type
+    if pt.is_null(given):
+        return blank_nulls(len(array), type_)
+    if not pt.is_struct(given) or {part.name for part in given} != {part.name for part in type_}:
+        raise _mismatch(name, f"{wanted.field_type} (a struct of metadata and value)", given)
+    present = array.filter(array.is_valid())
+    for part in type_:
+        if not part.nullable and pc.struct_field(present, [part.name]).null_count:
+            raise BadInputError(f"column {name} is a variant whose {part.name} is null", context={"column": name})
+    return in_layout(array, type_)
 
 
 def _packed_offsets(array: pa.Array) -> pa.Array:

@@ -23,12 +23,13 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.opaque_types import is_variant
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
 from floeplan.scan.file_rows import FileRows, OpenFile
 from floeplan.scan.metadata_columns import LAST_UPDATED, ROW_ID
 from floeplan.scan.model import FileScan
-from floeplan.scan.projection import project
+from floeplan.scan.projection import NO_LAYOUTS, Layouts, project, with_layouts
 from floeplan.write.conform import Rows, conform
 from floeplan.write.metrics import FileEntry, added_entries, file_metrics
 from floeplan.write.parquet_file import ParquetFile, WrittenFile, high_cardinality_columns
@@ -129,10 +130,15 @@ class DataFileWriter:
         schema, stored = self._target.schema, self._target.stored_schema
         ready = conformed = conform(rows, schema, lineage=self._target.format_version > 2)
         if stored is not schema:
-            ready = project(conformed, stored, {}, "the rows")
+            layouts = {
+                field.field_id: conformed.schema.field(position).type
+                for position, field in enumerate(schema.fields)
+                if is_variant(field.field_type)
+            }
+            ready = project(conformed, stored, {}, "the rows", layouts=layouts)
             for name in conformed.column_names[len(schema.fields) :]:
                 ready = ready.append_column(conformed.schema.field(name), conformed.column(name))
-        if ready.schema != self._layout:  # rows with and without row lineage do not share a file
+        if ready.schema != self._layout:  # rows with and without row lineage, or with other layouts, share no file
             self._close_all()
             self._layout = ready.schema
         if self._partition is not None:
@@ -305,10 +311,18 @@ class FullRowReader:
     cannot inherit those values, so they are filled in.
     """
 
-    def __init__(self, target: WriteTarget, files: FileRows, schema: Schema | None = None) -> None:
+    def __init__(
+        self, target: WriteTarget, files: FileRows, schema: Schema | None = None, layouts: Layouts = NO_LAYOUTS
+    ) -> None:
         self._files = files
         self._lineage = target.format_version >= 3
+        self._layouts = layouts
         self.schema = schema or full_schema(target)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of the rows; shredded variants have the layouts given."""
+        return with_layouts(self.schema, self._layouts)
 
     def read(self, task: FileTask, opened: OpenFile, selection: RowSelection) -> pa.Table:
         """The live rows at these positions."""
@@ -318,7 +332,7 @@ class FullRowReader:
         self, task: FileTask, opened: OpenFile, selection: RowSelection
     ) -> tuple[pa.Table, RowSelection]:
         """The live rows at these positions, and the positions they are at."""
-        rows, live = opened.read(self.schema, selection)
+        rows, live = opened.read(self.schema, selection, layouts=self._layouts)
         if self._lineage and task.first_row_id is not None:
             # Fill in inherited row ids and update numbers.
             rows = _filled(rows, ROW_ID.name, pa.array(selection.to_rows() + task.first_row_id))

@@ -2,13 +2,18 @@
 
 Parquet statistics do not count NaN, and pyarrow miscounts nulls inside of structs and leaves out bounds of long values.
 All three are collected per row group for the manifest entry of the file.
+
+pyarrow has no way to annotate a column as a variant, a geometry or a geography, without which a file does not hold one.
+So the footer is held back when a file with such columns is closed, and written with their annotations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,9 +21,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
+from pyiceberg.io import OutputStream
 
+from floeplan.errors import UnsupportedError
 from floeplan.metadata.files import TableFiles, writing
 from floeplan.parquet.footer.footer import ParquetFooter, decode_footer
+from floeplan.parquet.footer.thrift import (
+    BINARY,
+    I8,
+    I32,
+    LIST,
+    SCALAR,
+    STRUCT,
+    encode_struct,
+    encode_value,
+    read_struct,
+    splice,
+)
 from floeplan.scan.projection import field_id
 from floeplan.write.target import WriteOptions
 
@@ -76,11 +95,14 @@ class ParquetFile:
         self._files = files
         self._groups: list[RowGroupMetrics] = []
         self._metadata: list[Any] = []
+        self._logical_types = options.logical_types
         settings = _settings(options, first, plain)
         with writing(path):
             self._sink = files.io.new_output(path).create()
+            self._tail = _HeldBack(self._sink) if options.logical_types else None
+            sink = self._tail or self._sink
             try:
-                self._writer = pq.ParquetWriter(self._sink, first.schema, metadata_collector=self._metadata, **settings)
+                self._writer = pq.ParquetWriter(sink, first.schema, metadata_collector=self._metadata, **settings)
             except BaseException:
                 self._remove()
                 raise
@@ -99,12 +121,17 @@ class ParquetFile:
     def close(self) -> WrittenFile:
         """Finish the file."""
         with writing(self.path):
+            if self._tail is not None:
+                self._tail.hold()
             self._writer.close()
+            if self._tail is not None:
+                self._sink.write(annotated_file(self._tail.held, self._logical_types))
             size = self.size
             self._sink.close()
         encoded = pa.BufferOutputStream()
         self._metadata[0].write_metadata_file(encoded)
-        footer = decode_footer(encoded.getvalue().to_pybytes()[4:-8], self.path, size)
+        file = annotated_file(encoded.getvalue().to_pybytes(), self._logical_types)
+        footer = decode_footer(file[4:-8], self.path, size)
         return WrittenFile(self.path, size, footer, tuple(self._groups))
 
     def discard(self) -> None:
@@ -125,7 +152,69 @@ def encoded_file(rows: pa.Table, options: WriteOptions, plain: frozenset[str] = 
     with pq.ParquetWriter(sink, rows.schema, **_settings(options, rows, plain)) as writer:
         if rows.num_rows:
             writer.write_table(rows, row_group_size=rows.num_rows)
-    return memoryview(sink.getvalue())
+    file = memoryview(sink.getvalue())
+    return memoryview(annotated_file(bytes(file), options.logical_types)) if options.logical_types else file
+
+
+class _HeldBack:
+    """A sink for pyarrow that, once told so, keeps what is written to it."""
+
+    closed = False
+
+    def __init__(self, sink: OutputStream) -> None:
+        self._write: Callable[[bytes], object] = sink.write
+        self.held = bytearray()
+
+    def hold(self) -> None:
+        """Keep what is written from now on."""
+        self._write = self.held.extend
+
+    def write(self, data: bytes) -> int:
+        """Write, or keep, some bytes."""
+        self._write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+
+def annotated_file(file: bytes | bytearray, logical_types: Mapping[int, str]) -> bytes:
+    """A file or the end of one, with the logical types of fields in its footer, by field id."""
+    if not logical_types:
+        return bytes(file)
+    end = len(file) - 8
+    start = end - int.from_bytes(file[end : end + 4], "little")
+    footer = bytes(file[start:end])
+    starts = read_struct(footer, 0, {2: ...}, "footer", "the file")[0][2]
+    elements = [_annotated(footer[low:high], logical_types) for low, high in pairwise(starts)]
+    changed = splice(footer, {2: encode_value(LIST, (STRUCT, elements))}, "footer", "the file")
+    return b"".join([file[:start], changed, len(changed).to_bytes(4, "little"), file[end + 4 :]])
+
+
+def _annotated(element: bytes, logical_types: Mapping[int, str]) -> bytes:
+    """A SchemaElement with its logical type, which follows the field id."""
+    fields, _ = read_struct(element, 0, dict.fromkeys((9, 10), SCALAR), "schema", "the file")
+    text = logical_types.get(fields.get(9, -1))
+    if text is None or 10 in fields:
+        return element
+    kind, *arguments = (part.strip(" '\"") for part in re.split(r"[(),]", text.rstrip(")")))
+    details: list[tuple[int, int, object]] = []
+    if kind.lower() == "variant":
+        details = [(1, I8, 1)]  # the version of the encoding
+    elif arguments:
+        details = [(1, BINARY, arguments[0].encode())]  # the coordinate reference system
+    if len(arguments) > 1:
+        if arguments[1].lower() not in _EDGES:
+            raise UnsupportedError(f"the edge algorithm of {text} is unknown; Parquet has {', '.join(_EDGES)}")
+        details.append((2, I32, _EDGES.index(arguments[1].lower())))
+    logical = encode_struct([(_LOGICAL_TYPES[kind.lower()], STRUCT, encode_struct(details))])
+    return element[:-1] + bytes([(10 - 9) << 4 | STRUCT]) + logical + element[-1:]
+
+
+_LOGICAL_TYPES = {"variant": 16, "geometry": 17, "geography": 18}
+"""Members of Parquet's LogicalType."""
+_EDGES = ("spherical", "vincenty", "thomas", "andoyer", "karney")
+"""Parquet's EdgeInterpolationAlgorithm, in the order of its values."""
 
 
 def high_cardinality_columns(rows: pa.Table) -> frozenset[str]:
@@ -143,12 +232,17 @@ def high_cardinality_columns(rows: pa.Table) -> frozenset[str]:
 
 def _settings(options: WriteOptions, first: pa.Table, plain: frozenset[str]) -> dict[str, Any]:
     paths = {name: path for field in first.schema for name, path in _paths(field, "", "")}
+    statistics: bool | list[str] = True
     bloom = {
         paths[name]: {"fpp": wanted.fpp, "ndv": wanted.distinct_values(first.num_rows, options.bloom_max_bytes)}
         for name, wanted in options.bloom.items()
         if name in paths
     }
+    if options.logical_types:
+        opaque = {path for field in first.schema for path in _opaque_paths(field, "", options.logical_types)}
+        statistics = [path for path in paths.values() if path not in opaque]
     return {
+        "write_statistics": statistics,
         "compression": options.codec,
         "compression_level": options.level,
         "data_page_size": options.page_size,
@@ -164,18 +258,32 @@ def _settings(options: WriteOptions, first: pa.Table, plain: frozenset[str]) -> 
 
 def _paths(field: pa.Field, name: str, path: str) -> Iterator[tuple[str, str]]:
     """Names of leaves in the table, and their paths in the file."""
-    name, path, type_ = name + field.name, path + field.name, field.type
-    if pt.is_struct(type_):
-        inner = [(child, path) for child in type_]
-    elif pt.is_large_list(type_):
-        inner = [(type_.value_field, f"{path}.list")]
-    elif pt.is_map(type_):
-        inner = [(child, f"{path}.key_value") for child in (type_.key_field, type_.item_field)]
-    else:
+    name, path = name + field.name, path + field.name
+    inner = _children(field.type, path)
+    if not inner:
         yield name, path
-        return
     for child, below in inner:
         yield from _paths(child, f"{name}.", f"{below}.")
+
+
+def _opaque_paths(field: pa.Field, path: str, logical_types: Mapping[int, str]) -> Iterator[str]:
+    """Paths of leaves whose values have no order: those of variants, geometries and geographies."""
+    if field_id(field) in logical_types:
+        yield from (leaf for _, leaf in _paths(field, "", path))
+        return
+    for child, below in _children(field.type, path + field.name):
+        yield from _opaque_paths(child, f"{below}.", logical_types)
+
+
+def _children(type_: pa.DataType, path: str) -> list[tuple[pa.Field, str]]:
+    """The fields below a nested type, and the path of their group in the file."""
+    if pt.is_struct(type_):
+        return [(child, path) for child in type_]
+    if pt.is_large_list(type_):
+        return [(type_.value_field, f"{path}.list")]
+    if pt.is_map(type_):
+        return [(child, f"{path}.key_value") for child in (type_.key_field, type_.item_field)]
+    return []
 
 
 def row_group_metrics(rows: pa.Table) -> RowGroupMetrics:

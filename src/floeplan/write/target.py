@@ -44,6 +44,7 @@ from pyiceberg.types import (
 from floeplan.errors import InvalidOptionError
 from floeplan.format4 import location_properties
 from floeplan.metadata.files import TableFiles, TableLocations
+from floeplan.opaque_types import logical_types
 from floeplan.partition.key import PartitionKey
 from floeplan.partition.union import SpecProjection, UnionPartitionType
 from floeplan.scan.projection import arrow_schema
@@ -130,7 +131,8 @@ class WriteTarget:
     @cached_property
     def options(self) -> WriteOptions:
         """The write options from the table's properties."""
-        return WriteOptions.from_properties(self.properties)
+        options = WriteOptions.from_properties(self.properties)
+        return replace(options, logical_types=logical_types(self.schema))
 
     @cached_property
     def delete_options(self) -> WriteOptions:
@@ -308,6 +310,7 @@ class WriteOptions:
         bloom: Columns with a Bloom filter, by name.
         bloom_max_bytes: Largest Bloom filter. Defaults to 1 MiB.
         delete_per_file: Whether a position delete file applies to one data file (granularity ``file``, the default).
+        logical_types: The types of variant, geometry and geography columns, by field id.
     """
 
     target_file_size: int = _option(512 * _MIB, "write.target-file-size-bytes", _positive)
@@ -321,6 +324,7 @@ class WriteOptions:
     bloom: Mapping[str, BloomOptions] = field(default_factory=dict)
     bloom_max_bytes: int = _option(_MIB, f"{_BLOOM}-max-bytes", _positive)
     delete_per_file: bool = _option(True, "write.delete.granularity", partial(_choice, "file", "partition"))
+    logical_types: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> WriteOptions:

@@ -31,7 +31,6 @@ from floeplan.catalog import load_table
 from floeplan.errors import StrictModeError
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA
-from floeplan.opaque_types import refuse_opaque_columns
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE
@@ -116,7 +115,6 @@ class RewriteDataFilesPlanner:
         self.options = options or RewriteOptions()
         self.target = resolve_target(load_table(table, catalog), ref=ref)
         metadata = self.target.metadata
-        refuse_opaque_columns(self.target.schema)
         self.union = UnionPartitionType.of_table(metadata)
         self.sizes = FileSizes.of(self.options, metadata.properties)
         self.output_spec_id = self.options.output_spec_id(metadata)

@@ -32,6 +32,7 @@ from pyiceberg.types import (
 
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.opaque_types import is_variant
 from floeplan.predicate.build import and_, or_
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import FALSE, Cmp, CmpOp, Column, IrExpr, IsNull
@@ -58,12 +59,14 @@ def range_count(size: int, task_bytes: int, outputs: int | None) -> int:
     return max(1, tasks if outputs is None else min(tasks, outputs))
 
 
-def can_be_divided(strategy: str, *, proven: bool) -> bool:
+def can_be_divided(plan: RewriteDataFilesPlan, *, proven: bool) -> bool:
     """Whether ranges of the order can be written apart.
 
-    A curve does not follow partitions: where these are computed from rows, every task would write to all of them.
+    A curve does not follow partitions: where these are computed from rows, every task would write to all of them. And
+    the task of a range does not know whether all files of the group have the same layout of shredded variants.
     """
-    return proven or find_strategy(strategy).partition_first
+    has_variants = any(is_variant(field.field_type) for field in plan.target.schema.fields)
+    return not has_variants and (proven or find_strategy(plan.options.strategy).partition_first)
 
 
 def range_reads(entries: EntriesTable, cuts: Cuts) -> RangeReads:
@@ -92,7 +95,7 @@ def expected_ranges(plan: RewriteDataFilesPlan, task_bytes: int) -> tuple[GroupR
     found = []
     for group in plan.groups:
         tasks = range_count(group.bytes, task_bytes, group.expected_outputs if group.proven else None)
-        if not plan.order.is_unsorted and tasks > 1 and can_be_divided(plan.options.strategy, proven=group.proven):
+        if not plan.order.is_unsorted and tasks > 1 and can_be_divided(plan, proven=group.proven):
             sizes = plan.files.entries.ints("file_size_in_bytes")[group.rows].tolist()
             found.append(choose(group.group_id, group.bytes, sizes, _expected_reads(plan, group, tasks), tasks))
     return tuple(found)

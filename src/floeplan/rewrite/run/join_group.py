@@ -23,6 +23,7 @@ from pyiceberg.schema import Schema
 from floeplan.formats.stored import PARQUET
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.opaque_types import is_variant
 from floeplan.parquet.footer.footer import ChunkLocation, decode_footer
 from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.selection import RowSelection
@@ -92,6 +93,8 @@ def join_layout(attempt: GroupAttempt) -> JoinLayout | None:
         return None
     if options.bloom or options.level is not None or any(one.file.format != PARQUET for one in task.files):
         return None
+    if any(is_variant(field.field_type) for field in attempt.target.stored_schema.fields):
+        return None  # the new file may have to keep the layout of shredded variants: see ``shared_layouts``
     largest = max(range(len(task.files)), key=lambda index: task.files[index].file.file_size)
     opened = attempt.files.open(task.files[largest].file)
     required = _without_definition_levels(opened)

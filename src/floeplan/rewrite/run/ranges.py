@@ -169,7 +169,7 @@ class RangeRewriter:
 
     def job(self, task: GroupTask) -> Callable[[], GroupResult] | None:
         """What rewrites a group in several tasks; ``None`` for one that a task can hold."""
-        divided = can_be_divided(self.plan.options.strategy, proven=task.partition is not None)
+        divided = can_be_divided(self.plan, proven=task.partition is not None)
         if not divided or len(task.files) > MAX_FILES:
             return None
         return partial(self._rewrite, task) if self._ranges(task, task.outputs) > 1 else None

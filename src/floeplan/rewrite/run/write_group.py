@@ -30,7 +30,7 @@ from floeplan.rewrite.run.group import GroupAttempt, GroupTask, Runs, runs_of
 from floeplan.rewrite.run.sorting import COPIES, ORDER_BYTES, BufferedRows, SortedFileWriter, sort_on_disk
 from floeplan.rewrite.strategies.base import RowOrder, Strategy
 from floeplan.rewrite.strategies.curves import SAMPLE_ROWS
-from floeplan.scan.file_rows import OpenFile
+from floeplan.scan.file_rows import OpenFile, shared_layouts
 from floeplan.schemas import fields_by_id
 from floeplan.tasks.runner import parallel_map, prefetch
 from floeplan.vectors import Ints
@@ -78,7 +78,9 @@ class GroupWriter:
     def __init__(self, attempt: GroupAttempt) -> None:
         self.attempt = attempt
         self.task, self.target = attempt.task, attempt.target
-        self.whole = FullRowReader(attempt.target, attempt.files)
+        opened = (attempt.files.open(task.file) for task in self.task.files)
+        layouts = shared_layouts(opened, attempt.target.stored_schema)
+        self.whole = FullRowReader(attempt.target, attempt.files, layouts=layouts)
         self.total_rows = max(1, sum(task.file.record_count for task in self.task.files))
         self._writer: DataFileWriter | None = None
 
