@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 SIZE ?= small
 
-.PHONY: help setup demo test test-all engines fuzz soak faults load lint structure format bench bench-check docs pictures profiles package lock audit-deps api-snapshot clean
+.PHONY: help setup demo test test-all engines fuzz soak faults load lint structure format bench bench-check docs pictures profiles package wheels lock audit-deps api-snapshot clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ profiles: setup ## profile the three hottest paths and write docs/images/profile
 
 package: setup ## build wheel and sdist into dist/ and test the wheel in a clean environment
 	@scripts/package.sh
+
+wheels: setup ## build, audit and test the wheel for every supported CPython (VERSIONS=3.14); fetch interpreters that are missing
+	@scripts/wheels.sh
 
 lock: setup ## update requirements.lock from pyproject.toml (ARGS=--upgrade for newer versions)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \

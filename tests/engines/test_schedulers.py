@@ -1,8 +1,10 @@
-"""The recipes for Airflow and Dagster, run by their real packages in environments of their own."""
+"""The recipes for Airflow, Dagster, dbt and cron, run by their real packages in environments of their own."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,31 +16,18 @@ import pytest
 import floeplan as fp
 from floeplan.catalog import open_catalog
 from tests.support.documents import ROOT
+from tests.support.environments import BIN, environment
 from tests.support.tables.commits import live_entries
 from tests.support.tables.two_specs import EVENTS, events
 
 pytestmark = [pytest.mark.engines, pytest.mark.foreign]
 
 RECIPES = ROOT / "examples/maintain"
-BIN = Path(sys.executable).parent
 DAGSTER = """
 import dagster_job
 assert dagster_job.maintain_tables.execute_in_process().success
 assert dagster_job.definitions.get_schedule_def("maintain_tables_schedule").cron_schedule == "0 2 * * *"
 """
-
-
-def environment(package: str) -> Path:
-    """The ``bin`` folder of an environment with a package."""
-    folder = ROOT / ".cache" / "schedulers" / package
-    uv = shutil.which("uv", path=f"{BIN}{os.pathsep}{os.environ['PATH']}")
-    assert uv is not None
-    if not (folder / "installed").exists():
-        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", str(folder / "bin/python"), package]
-        subprocess.run(install, check=True)
-        (folder / "installed").touch()
-    return folder / "bin"
 
 
 @pytest.fixture
@@ -84,3 +73,29 @@ def test_the_job_runs_in_dagster(variables: dict[str, str]) -> None:
     python = environment("dagster") / "python"
     run([str(python), "-c", DAGSTER], variables | {"DAGSTER_DISABLE_TELEMETRY": "1"}, RECIPES)
     assert files_of_the_table() == 1
+
+
+def test_tables_that_dbt_has_built_are_maintained(variables: dict[str, str], tmp_path: Path) -> None:
+    """DuckDB runs the model; what dbt records about it names the table."""
+    dbt, project = environment("dbt-duckdb", "dbt-core") / "dbt", tmp_path / "shop"
+    (project / "models").mkdir(parents=True)
+    (project / "dbt_project.yml").write_text("name: shop\nprofile: shop\nmodels:\n  +materialized: table\n")
+    duckdb = {"type": "duckdb", "path": str(tmp_path / "shop.duckdb"), "schema": "db"}
+    (project / "profiles.yml").write_text(json.dumps({"shop": {"target": "dev", "outputs": {"dev": duckdb}}}))
+    (project / "models/small.sql").write_text("SELECT 1 AS id")
+    quiet = {"DBT_SEND_ANONYMOUS_USAGE_STATS": "False"}
+    assert "PASS=1" in run([str(dbt), "run", "--profiles-dir", "."], variables | quiet, project)
+    run([sys.executable, str(RECIPES / "after_dbt.py"), "target"], variables, project)
+    assert files_of_the_table() == 1
+
+
+def test_the_line_of_the_crontab_runs(variables: dict[str, str], tmp_path: Path) -> None:
+    """As cron runs it: by the shell, in the user's home."""
+    line = (RECIPES / "crontab").read_text().splitlines()[-1]
+    *times, command = line.split(maxsplit=5)
+    assert all(re.fullmatch(r"[\d*/,-]+", time) for time in times)
+    (tmp_path / "policy.toml").write_text("[defaults]\ncompact-min-files = 10\n")
+    command = command.replace("/etc/floeplan", str(tmp_path)).replace("/var/lib/node_exporter", str(tmp_path))
+    assert run(["/bin/sh", "-c", command], variables, tmp_path) == ""
+    assert files_of_the_table() == 1
+    assert "floeplan_maintain_" in (tmp_path / "floeplan.prom").read_text()

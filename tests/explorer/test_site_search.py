@@ -42,7 +42,10 @@ def test_search_finds_a_page_and_opens_it(site: Path, page: Page) -> None:
     loaded: list[str] = []
     page.on("request", lambda request: loaded.append(request.url))
     page.goto((site / "index.html").as_uri())
-    page.locator(".md-search__input").fill("lease")
+    page.set_default_timeout(120_000)
+    page.locator(".md-search__input").click()
+    page.locator(".md-search-result__meta", has_text="Type to start searching").wait_for()  # the index is loaded
+    page.keyboard.type("lease")
     found = page.locator(".md-search-result__link", has_text="Two runs, dead runs").first
     found.wait_for()
     found.click()
