@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SIZES = {"small": 0.05, "default": 1.0, "large": 1.0}
 """The scale factor."""
-TURNS = {"small": 2, "default": 2, "large": 4}
+TURNS = {"small": 2, "default": 3, "large": 4}
 VERSIONS = (2, 3)
 REFRESHED = 1500
 """Orders that a refresh function inserts or deletes, at scale 1."""

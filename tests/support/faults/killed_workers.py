@@ -5,8 +5,9 @@ process that opened the table is never harmed.
 
 The content of that file is the target: empty or ``task`` for the process itself, ``executor`` for its executor JVM,
 ``worker`` for the executor and the Spark worker that started it. With ``executor`` and ``worker`` the process itself
-continues and writes a file that is never used. ``memory`` leaves the process no memory, ``shuffle FOLDER`` removes all
-shuffle files under a folder, and ``straggler PIPE`` lets the process wait until a second attempt at its task writes.
+continues and writes a file that is never used. ``memory`` lets the process run out of memory, ``shuffle FOLDER``
+removes all shuffle files under a folder, and ``straggler PIPE`` lets the process wait until a second attempt at its
+task writes.
 """
 
 from __future__ import annotations
@@ -55,8 +56,7 @@ class KillingFileIO(PyArrowFileIO):
                 for path in Path(where).rglob("shuffle_*"):
                     path.unlink()
             elif target == "memory":
-                resource.setrlimit(resource.RLIMIT_AS, (_memory_used(), resource.getrlimit(resource.RLIMIT_AS)[1]))
-                bytearray(2**30)
+                _use_up_memory()
             else:
                 _kill(target, output)
         return output
@@ -74,9 +74,15 @@ def _kill(target: str, output: PyArrowFile) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _memory_used() -> int:
-    """Bytes of address space of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+def _use_up_memory() -> None:
+    """Allocate beyond a limit, which is lifted again: without any memory, the error could not be reported."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used, limits[1]))
+    try:
+        bytearray(2**30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def _straggle(kill: Path, pipe: str) -> None:
