@@ -32,7 +32,7 @@ ADDED = {
     "why, explain and advice": (0, 700),
     "ORC and Avro files, metadata columns, table folders": (8, 950),
     "queries on Spark": (3, 700),
-    "metadata tree of the v4 draft": (12, 2_150),
+    "metadata tree of the v4 draft": (13, 2_290),
     "maintain": (10, 1_700),
     "procedures, new tables, commands of tables, completion and interrupts": (7, 1_640),
     "late columns and dictionaries in local reads": (1, 190),
