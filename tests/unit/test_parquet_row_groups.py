@@ -258,7 +258,7 @@ def test_a_damaged_page_is_an_error_or_has_all_rows(codec: str) -> None:
     """No damage leads to another number of rows, and none to another error."""
     source, data = flat_file(FLAT, compression=codec)
     footer, random = read_footer(source), np.random.default_rng(1)
-    for _ in range(60):
+    for _ in range(20):
         damaged = bytearray(data)
         damaged[int(random.integers(4, footer.footer_start))] ^= int(random.integers(1, 256))
         with suppress(CorruptFileError):

@@ -17,6 +17,7 @@ type is an error: read as null it would be pruned as null.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,21 @@ from floeplan.metadata.manifests.values import (
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import POOL
 from floeplan.vectors import Ints, Mask, all_set, valid_mask
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedManifests:
+    """The columns of some manifests, one after the other.
+
+    Attributes:
+        columns: By name.
+        positions: Which of all the manifests these are.
+        counts: The number of entries of each.
+    """
+
+    columns: Mapping[str, RawColumn]
+    positions: list[int]
+    counts: list[int]
 
 
 def assemble(

@@ -21,6 +21,7 @@ from floeplan.errors import CorruptMetadataError
 from floeplan.format4 import resolve_all
 from floeplan.metadata.avro.decoder import RawColumn
 from floeplan.metadata.avro.program import Fields, Items, Keyed, Scalar
+from floeplan.metadata.manifests.assemble import DecodedManifests
 from floeplan.metadata.manifests.entries import concat_columns
 from floeplan.metadata.manifests.values import fixed_width
 from floeplan.predicate.stats import POOL
@@ -38,21 +39,6 @@ _STATUS = 0
 _PATHS = frozenset({"file_path", "referenced_data_file"})
 UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, LookupError, OverflowError)
 """What Arrow raises for damaged files, and what becomes of columns that are not of the expected shape."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedManifests:
-    """The columns of some manifests, one after the other.
-
-    Attributes:
-        columns: By name.
-        positions: Which of all the manifests these are.
-        counts: The number of entries of each.
-    """
-
-    columns: Mapping[str, RawColumn]
-    positions: list[int]
-    counts: list[int]
 
 
 @dataclass(frozen=True, slots=True)

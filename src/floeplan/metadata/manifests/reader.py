@@ -36,7 +36,7 @@ from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.avro.decoder import DECODER, AvroReader, Block, ColumnReader, Decoder, Header, RawColumn, corrupt
 from floeplan.metadata.avro.program import Fields, Program, compile_program
 from floeplan.metadata.files import MAX_WORKERS, read_files
-from floeplan.metadata.manifests.assemble import assemble
+from floeplan.metadata.manifests.assemble import DecodedManifests, assemble
 from floeplan.metadata.manifests.entries import (
     REQUIRED,
     STAT_MAPS,
@@ -48,7 +48,7 @@ from floeplan.metadata.manifests.entries import (
 )
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable
 from floeplan.metadata.manifests.parquet_reader import MAGIC as PARQUET_MAGIC
-from floeplan.metadata.manifests.parquet_reader import DecodedManifests, ParquetManifests, concat_decoded
+from floeplan.metadata.manifests.parquet_reader import ParquetManifests, concat_decoded
 from floeplan.metadata.manifests.values import lengths
 from floeplan.partition.union import UnionPartitionType
 from floeplan.text import counted, parse_count
@@ -96,17 +96,20 @@ def read_entries(
     wanted = _Wanted(partition, columns)
     drop = ("status", int(Status.DELETED)) if live else None
     avro = _AvroManifests(wanted, ColumnReader(decoder, drop, expected), decoder)
-    parquet = ParquetManifests(manifests.table_location, Status.DELETED if live else None)
+    parquet: ParquetManifests | None = None  # only tables of format 4 have Parquet manifests
     paths, spec_ids, sizes = manifests.paths(chosen), manifests.spec_id[chosen].tolist(), []
     files = zip(read_files(paths, io, max_workers), paths, spec_ids, strict=True)
     for position, (data, path, spec_id) in enumerate(files):
         sizes.append(len(data))
         if data.startswith(PARQUET_MAGIC):
+            parquet = parquet or ParquetManifests(manifests.table_location, Status.DELETED if live else None)
             found = parquet.read(data, path, position, spec_id, wanted.fields(spec_id, path))
             wanted.check(found, spec_id, path, parquet=True)
         else:
             avro.read(data, path, position, spec_id)
-    decoded = concat_decoded([avro.finish(), *parquet.finish()])
+    decoded = avro.finish()
+    if parquet is not None:
+        decoded = concat_decoded([decoded, *parquet.finish()])
     # Avro and Parquet manifests, and Parquet manifests of different schemas, are decoded apart.
     order = np.array(decoded.positions, dtype=np.int64)
     rows, counts = chosen[order], np.array(decoded.counts, dtype=np.int64)

@@ -82,18 +82,18 @@ class PageContent:
 class PageCodec:
     """One codec; a ``level`` of ``None`` is the default one. Not thread-safe.
 
-    With ``reuse``, a decompressed page is valid only until the next one: fresh memory costs more than copying from it.
+    A reused ``context`` makes many small pages faster; to decompress large ones, pyarrow alone is as fast.
     """
 
-    def __init__(self, number: int, level: int | None = None, *, reuse: bool = False) -> None:
+    def __init__(self, number: int, level: int | None = None, *, context: bool = True) -> None:
         if not self.knows(number):
             raise ValueError(f"codec {number}")
         self.number, self._level = number, level
         self._codec = None if number == _NOT_COMPRESSED else pa.Codec(_CODECS[number], compression_level=level)
         self._faster: Any = None
         self._neighbours: zstd_library.NeighbourCompressor | None = None
-        own = number == _ZSTD and zstd_library.available
-        self._decompressor = zstd_library.Decompressor(reuse=reuse) if own else None
+        own = context and number == _ZSTD and zstd_library.available
+        self._decompressor = zstd_library.Decompressor() if own else None
 
     @staticmethod
     def knows(number: int) -> bool:

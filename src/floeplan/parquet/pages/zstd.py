@@ -51,18 +51,14 @@ _ffi, _lib, _kernel = _loaded()
 
 
 class Decompressor:
-    """A reused decompression context; with ``reuse``, a call overwrites the output of the last. Not thread-safe."""
+    """A reused decompression context. Not thread-safe."""
 
-    def __init__(self, *, reuse: bool = False) -> None:
+    def __init__(self) -> None:
         self._context = _owned(_lib.ZSTD_createDCtx(), _lib.ZSTD_freeDCtx)
-        self._reuse, self._room = reuse, np.empty(0, dtype=np.uint8)
 
     def decompress(self, data: memoryview, size: int) -> Bytes:
         """Decompress to exactly ``size`` bytes."""
-        room = self._room if size <= len(self._room) else np.empty(size, dtype=np.uint8)
-        if self._reuse:
-            self._room = room
-        out = room[:size]
+        out = np.empty(size, dtype=np.uint8)
         source, target = _ffi.from_buffer(data), _ffi.from_buffer(out)
         found = _lib.ZSTD_decompressDCtx(self._context, target, size, source, len(data))
         if found != size:

@@ -20,10 +20,12 @@ than the footer states are an error.
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from contextlib import suppress
+from functools import cache, lru_cache, partial
 from io import RawIOBase
 from typing import Any, TypeAlias
 
@@ -33,7 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floeplan.errors import UnknownFileError
-from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.footer import MAX_KNOWN_SCHEMAS, ParquetFooter
 from floeplan.parquet.footer.logical_types import Kind, Physical
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.pages.data_pages import (
@@ -51,13 +53,13 @@ from floeplan.parquet.pages.data_pages import (
     unpack_hybrid,
 )
 from floeplan.parquet.read.pages import WORTH_THREADS
-from floeplan.parquet.read.projection import ARROW_SCHEMA, stored_arrow_schema
 from floeplan.parquet.source import ByteSource, LocalSource, Range, corrupt
 from floeplan.schemas import FIELD_ID
 from floeplan.vectors import Ints, Mask
 
 INDEXED_TEXT = pa.dictionary(pa.int32(), pa.string())
 """The type of text that stays encoded with a dictionary."""
+_ARROW_SCHEMA = b"ARROW:schema"
 _DICTIONARY_ENCODINGS = (PLAIN_DICTIONARY, RLE_DICTIONARY)
 _FLAT_ENCODINGS, _UNKNOWN_ENCODING = frozenset({PLAIN, RLE, *_DICTIONARY_ENCODINGS}), -1
 _MOST_ROWS, _MOST_COMPRESSED, _SMALL = 1 << 27, 256, 1 << 20
@@ -209,7 +211,7 @@ def _decode_flat(
 ) -> dict[int, _Column]:
     """The kept rows of flat columns, by the position of their field; columns that pyarrow must decode are left out."""
     written = stored_arrow_schema(footer)
-    if kernel is None or (written is None and ARROW_SCHEMA in footer.key_values):
+    if kernel is None or (written is None and _ARROW_SCHEMA in footer.key_values):
         return {}
     nodes = {node.leaf: (at, node) for at, node in enumerate(footer.columns.root.children) if node.leaf is not None}
     rows = footer.row_group_rows[groups]
@@ -219,7 +221,7 @@ def _decode_flat(
         type_ = _flat_type(footer, leaf, groups) if leaf in nodes else None
         if type_ is None or (written is not None and not _is_stored_as(written.field(nodes[leaf][0]).type, type_)):
             return None
-        column, chunks, codecs = footer.leaves[leaf], footer.chunks(leaf), cache(partial(PageCodec, reuse=True))
+        column, chunks, codecs = footer.leaves[leaf], footer.chunks(leaf), cache(partial(PageCodec, context=False))
         arrays = []
         try:
             for group, count, mask in zip(groups.tolist(), rows.tolist(), masks, strict=True):
@@ -244,6 +246,20 @@ def _decode_flat(
     else:
         found = list(map(decode, leaves))
     return {nodes[leaf][0]: column for leaf, column in zip(leaves, found, strict=True) if column is not None}
+
+
+def stored_arrow_schema(footer: ParquetFooter) -> pa.Schema | None:
+    """The Arrow schema that the writer stored in the footer; it restores types that Parquet does not have."""
+    encoded = footer.key_values.get(_ARROW_SCHEMA)
+    written = None if encoded is None else _decoded(encoded)
+    return written if written is not None and len(written) == len(footer.columns.root.children) else None
+
+
+@lru_cache(MAX_KNOWN_SCHEMAS)
+def _decoded(encoded: bytes) -> pa.Schema | None:
+    with suppress(OSError, ValueError, pa.ArrowException):
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    return None
 
 
 def _flat_type(footer: ParquetFooter, leaf: int, groups: Ints) -> pa.DataType | None:
@@ -316,8 +332,7 @@ class _KeptPages:
             if page.kind == DICTIONARY_PAGE:
                 if page.encoding not in (PLAIN, PLAIN_DICTIONARY) or page.rows < 0:
                     raise ValueError("a dictionary that is not plain")
-                # The next page overwrites the bytes.
-                self.entries, self.dictionary = page.rows, page.values.copy()
+                self.entries, self.dictionary = page.rows, page.values
                 continue
             mask = None if self._kept is None else self._kept[done : done + page.rows]
             done += page.rows

@@ -7,12 +7,9 @@ decoded; a top-level field with some or all of its leaves is returned. Nested fi
 
 from __future__ import annotations
 
-import base64
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -20,12 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.errors import UnknownColumnError
-from floeplan.parquet.footer.footer import MAX_KNOWN_SCHEMAS, ParquetFooter
+from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.read.decoder import stored_arrow_schema
 from floeplan.parquet.read.pages import FieldLayout, read_arrow_field
 from floeplan.vectors import Ints
-
-ARROW_SCHEMA = b"ARROW:schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +90,6 @@ def _bare(field: pa.Field) -> pa.Field:
     if not pa.types.is_struct(field.type):
         return field.remove_metadata()
     return pa.field(field.name, pa.struct([_bare(child) for child in field.type]), field.nullable)
-
-
-def stored_arrow_schema(footer: ParquetFooter) -> pa.Schema | None:
-    """The Arrow schema that the writer stored in the footer; it restores types that Parquet does not have."""
-    encoded = footer.key_values.get(ARROW_SCHEMA)
-    written = None if encoded is None else _decoded(encoded)
-    return written if written is not None and len(written) == len(footer.columns.root.children) else None
-
-
-@lru_cache(MAX_KNOWN_SCHEMAS)
-def _decoded(encoded: bytes) -> pa.Schema | None:
-    with suppress(OSError, ValueError, pa.ArrowException):
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
-    return None
 
 
 def _fields(footer: ParquetFooter, wanted: Mapping[int, Iterable[int]]) -> tuple[ProjectedField, ...]:
