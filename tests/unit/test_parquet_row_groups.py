@@ -228,6 +228,8 @@ def test_flat_columns_are_decoded_as_pyarrow_does(
         assert found.schema.equals(expected.schema, check_metadata=False)
         assert [field.metadata for field in found.schema] == [field.metadata for field in expected.schema]
         assert shown(found) == shown(expected.filter(pa.array(rows.to_mask(ROWS))))
+        if rows.row_count == ROWS:  # pyarrow reads all rows of columns without a dictionary
+            left.clear()
     assert left == (BY_PYARROW if dictionary else set())
 
 
