@@ -40,7 +40,7 @@ ADDED = {
     "fewer requests to S3": (1, 90),
     "shredded variants": (1, 170),
     "ranges of sorted groups on Spark": (4, 800),
-    "a decoder of flat columns": (0, 330),
+    "a decoder of text with a dictionary": (0, 330),
 }
 """Modules and lines of capabilities added since the restructuring; each raised the limits in the change that added it.
 Those without modules of their own fit into the 280 modules of the restructuring.
