@@ -279,17 +279,6 @@ def test_byte_arrays_without_room_are_an_error() -> None:
         kernel.copy_byte_arrays(values, 2, np.ones(3, dtype=np.uint8), np.zeros(2, np.int64), np.zeros(6, np.uint8), 0)
 
 
-@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20), st.sampled_from((4, 8)))
-def test_widened_numbers_keep_their_sign(numbers: list[int], width: int) -> None:
-    out = np.zeros(2 * len(numbers), dtype=np.int64)
-    kernel.widen(np.array(numbers, dtype=f"<i{width}").view(np.uint8), width, out)
-    raw = out.tobytes()
-    assert [int.from_bytes(raw[at : at + 16], "little", signed=True) for at in range(0, len(raw), 16)] == numbers
-    for size in (len(out) + 1, len(out) + 2):
-        with pytest.raises(ValueError, match="not as many"):
-            kernel.widen(np.array(numbers, dtype=f"<i{width}").view(np.uint8), width, np.zeros(size, np.int64))
-
-
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=300), st.sampled_from(CODECS), st.booleans())
 def test_a_plain_column_is_read_from_its_pages(numbers: list[int], codec: str, dictionary: bool) -> None:
     file = stored(pa.int64(), True, numbers, compression=codec, use_dictionary=dictionary, max_rows_per_page=40)

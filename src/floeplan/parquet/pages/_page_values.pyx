@@ -1,8 +1,7 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
 """Compiled operations on encoded Parquet values that no library offers without decoding every value.
 
-``thin_numbers`` and ``thin_byte_arrays`` filter plain values; ``copy_byte_arrays`` and ``widen`` copy byte arrays and
-decimals to Arrow's layout; ``byte_array_places`` computes the offsets of byte arrays
+``thin_numbers`` and ``thin_byte_arrays`` filter plain values; ``copy_byte_arrays`` copies byte arrays to Arrow's layout; ``byte_array_places`` computes the offsets of byte arrays
 and ``entry_bounds`` their minimum and maximum; ``unpack`` and ``pack`` are the hybrid of RLE and bit packing;
 ``renumber`` maps dictionary indexes and ``mark`` flags the used ones; ``data_page_header`` encodes a page header.
 
@@ -227,28 +226,6 @@ cdef int64_t _copied(
             done += 1
         place += length
     return at if place == size and done == places else -1
-
-
-def widen(const unsigned char[::1] values, int width, int64_t[::1] out):
-    """Sign-extend integers of 4 or 8 bytes to 16 bytes, as two words of which the lower one comes first."""
-    cdef Py_ssize_t count = out.shape[0] // 2, i
-    cdef int64_t number
-    cdef int32_t small
-    if width not in (4, 8) or values.shape[0] != count * width or out.shape[0] != 2 * count:
-        raise ValueError("the values are not as many as there should be")
-    if not count:
-        return
-    with nogil:
-        if width == 8:
-            for i in range(count):
-                memcpy(&number, &values[8 * i], 8)
-                out[2 * i] = number
-                out[2 * i + 1] = -1 if number < 0 else 0
-        else:
-            for i in range(count):
-                memcpy(&small, &values[4 * i], 4)
-                out[2 * i] = small
-                out[2 * i + 1] = -1 if small < 0 else 0
 
 
 def entry_bounds(const int32_t[::1] numbers, const unsigned char[::1] values, const int32_t[::1] places):

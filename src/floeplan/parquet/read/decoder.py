@@ -3,11 +3,10 @@
 Rule: a decoder gets row groups, leaf columns and the rows to keep, and evaluates nothing. Predicates, deletes, defaults
 and casts are Iceberg's and Spark's, and no decoder has the same semantics for NaN, -0.0, decimals or time zones.
 
-There are two decoders. Flat columns in plain pages or with a dictionary are copied page by page to Arrow's buffers,
-without the rows that are not kept. pyarrow decodes everything else: columns of which all rows are read, except for text
-with a dictionary, nested columns, other encodings and types, and columns that the Arrow schema of a file gives another
-type. Text whose pages are all encoded with a dictionary is decoded to its indexes, and either stays so, for predicates
-that are evaluated on the dictionary, or is expanded at once.
+There are two decoders. Top-level text whose pages are all encoded with a dictionary is decoded page by page to its
+indexes, without the rows that are not kept; it either stays so, for predicates that are evaluated on the dictionary, or
+is expanded at once. pyarrow decodes everything else: numbers and plain text cost the same either way, because most of
+their time goes to decompression.
 
 Polars' reader is not used: with its text converted to Arrow's, file by file, it takes 0.9 of pyarrow's CPU for all six
 columns of the ``local`` benchmark, but 1.2 to 1.4 for single columns of numbers or long text.
@@ -37,13 +36,11 @@ import pyarrow.parquet as pq
 from floeplan.errors import UnknownFileError
 from floeplan.parquet.footer.footer import MAX_KNOWN_SCHEMAS, ParquetFooter
 from floeplan.parquet.footer.logical_types import Kind, Physical
-from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.pages.data_pages import (
     DATA_PAGE,
     DICTIONARY_PAGE,
     PLAIN,
     PLAIN_DICTIONARY,
-    RLE,
     RLE_DICTIONARY,
     UNSUPPORTED_PAGE,
     Page,
@@ -61,7 +58,6 @@ INDEXED_TEXT = pa.dictionary(pa.int32(), pa.string())
 """The type of text that stays encoded with a dictionary."""
 _ARROW_SCHEMA = b"ARROW:schema"
 _DICTIONARY_ENCODINGS = (PLAIN_DICTIONARY, RLE_DICTIONARY)
-_FLAT_ENCODINGS, _UNKNOWN_ENCODING = frozenset({PLAIN, RLE, *_DICTIONARY_ENCODINGS}), -1
 _MOST_ROWS, _MOST_COMPRESSED, _SMALL = 1 << 27, 256, 1 << 20
 """Limits on what a footer may claim before memory is allocated: rows of a row group, and by how much it is compressed
 beyond a size that does not matter."""
@@ -218,10 +214,9 @@ def _decode_flat(
     masks = [None] * len(groups) if kept is None else np.split(kept, np.cumsum(rows)[:-1])
 
     def decode(leaf: int) -> _Column | None:
-        type_ = _flat_type(footer, leaf, groups) if leaf in nodes else None
-        if kept is None and type_ != INDEXED_TEXT:  # pyarrow is as fast, and holds the interpreter less often
+        if leaf not in nodes or not _is_flat_text(footer, leaf, groups):
             return None
-        if type_ is None or (written is not None and not _is_stored_as(written.field(nodes[leaf][0]).type, type_)):
+        if written is not None and written.field(nodes[leaf][0]).type not in (pa.string(), pa.large_string()):
             return None
         column, chunks, codecs = footer.leaves[leaf], footer.chunks(leaf), cache(partial(PageCodec, context=False))
         arrays = []
@@ -229,18 +224,18 @@ def _decode_flat(
             for group, count, mask in zip(groups.tolist(), rows.tolist(), masks, strict=True):
                 span = int(chunks.start[group]), int(chunks.total_compressed_size[group])
                 data = pieces[span] if pieces else source.read_ranges([span])[0]
-                size, nulls = int(chunks.total_uncompressed_size[group]), int(chunks.null_count[group])
+                size = int(chunks.total_uncompressed_size[group])
                 if size > _MOST_COMPRESSED * len(data) + _SMALL:
                     return None
                 pages = read_pages(data, codecs(int(chunks.codec[group])), column.max_def, size, count)
-                # Each value of text has a length of four bytes; the number of nulls may not be known.
-                most = size - 4 * (count - nulls if nulls >= 0 else 0)
-                arrays.append(_flat_array(_KeptPages(pages, count, mask), type_, column.physical, most))
+                arrays.append(_indexed_text(_KeptPages(pages, count, mask)))
         except (*UNSUPPORTED_PAGE, IndexError):
             return None
         node = nodes[leaf][1]
         metadata = None if node.field_id is None else {FIELD_ID: str(node.field_id)}
-        return pa.field(node.name, type_, column.max_def > 0, metadata), pa.chunked_array(arrays, type=type_)
+        return pa.field(node.name, INDEXED_TEXT, column.max_def > 0, metadata), pa.chunked_array(
+            arrays, type=INDEXED_TEXT
+        )
 
     if threads and len(leaves) > 1:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -264,55 +259,14 @@ def _decoded(encoded: bytes) -> pa.Schema | None:
     return None
 
 
-def _flat_type(footer: ParquetFooter, leaf: int, groups: Ints) -> pa.DataType | None:
-    """The Arrow type of a column that may be decoded as a flat one, as pyarrow reads it."""
-    column, chunks = footer.leaves[leaf], footer.chunks(leaf)
-    type_ = _arrow_type(column)
-    if type_ is None or column.max_rep or column.max_def > 1:
-        return None
-    rows = footer.row_group_rows[groups]
-    if rows.max(initial=0) > _MOST_ROWS or not all(map(PageCodec.knows, chunks.codec[groups].tolist())):
-        return None
-    if (footer.chunk_sizes(chunks) != chunks.total_compressed_size).any():  # a writer that forgot some bytes
-        return None
-    used: set[int] = set()
-    for group in groups.tolist():
-        used |= footer.chunk_location(column, group).encodings or {_UNKNOWN_ENCODING}
-    if not used <= _FLAT_ENCODINGS:
-        return None
-    if column.physical is not Physical.BYTE_ARRAY or used.isdisjoint(_DICTIONARY_ENCODINGS):
-        return type_
-    return INDEXED_TEXT if _is_dictionary_text(footer, leaf, groups) else None
-
-
-def _is_stored_as(written: pa.DataType, type_: pa.DataType) -> bool:
-    """Whether pyarrow reads a column in this type although the writer stored a type for it."""
-    return bool(written == type_ or (type_ == INDEXED_TEXT and written in (pa.string(), pa.large_string())))
-
-
-def _arrow_type(column: LeafColumn) -> pa.DataType | None:
-    """The Arrow type whose values have the bytes of the stored ones, or are wider integers for a decimal."""
-    note = column.annotation
-    match column.physical, note.kind:
-        case Physical.INT32, Kind.NONE:
-            return pa.int32()
-        case Physical.INT32, Kind.DATE:
-            return pa.date32()
-        case Physical.INT64, Kind.NONE:
-            return pa.int64()
-        case Physical.INT64, Kind.TIMESTAMP if note.unit == 1_000:
-            return pa.timestamp("us", "UTC" if note.utc else None)
-        case ((Physical.INT32 | Physical.INT64), Kind.DECIMAL) if 0 <= note.scale <= note.precision <= 18:
-            return pa.decimal128(note.precision, note.scale) if note.precision else None
-        case Physical.FLOAT, Kind.NONE:
-            return pa.float32()
-        case Physical.DOUBLE, Kind.NONE:
-            return pa.float64()
-        case Physical.BYTE_ARRAY, Kind.STRING:
-            return pa.large_string()
-        case Physical.BYTE_ARRAY, Kind.NONE:
-            return pa.large_binary()
-    return None
+def _is_flat_text(footer: ParquetFooter, leaf: int, groups: Ints) -> bool:
+    """Whether a column is text in pages with a dictionary that can be read one by one."""
+    column, chunks, rows = footer.leaves[leaf], footer.chunks(leaf), footer.row_group_rows[groups]
+    if not _is_dictionary_text(footer, leaf, groups) or column.max_def > 1 or rows.max(initial=0) > _MOST_ROWS:
+        return False
+    # A writer that forgot some bytes is left to pyarrow, too.
+    whole = (footer.chunk_sizes(chunks) == chunks.total_compressed_size).all()
+    return bool(whole) and all(map(PageCodec.knows, chunks.codec[groups].tolist()))
 
 
 class _KeptPages:
@@ -365,43 +319,6 @@ class _KeptPages:
             raise ValueError("a page without dictionary indexes")
         found = unpack_hybrid(page.values[1:], int(page.values[0]), page.count)
         return found if mask is None else found[mask]
-
-
-def _flat_array(pages: _KeptPages, type_: pa.DataType, physical: Physical, most: int) -> pa.Array:
-    """The kept rows of a column chunk; byte arrays have at most ``most`` bytes altogether."""
-    if type_ == INDEXED_TEXT:
-        return _indexed_text(pages)
-    if physical is Physical.BYTE_ARRAY:
-        return _byte_arrays(pages, type_, most)
-    return _numbers(pages, type_, 4 if physical in (Physical.INT32, Physical.FLOAT) else 8)
-
-
-def _numbers(pages: _KeptPages, type_: pa.DataType, width: int) -> pa.Array:
-    is_decimal = pa.types.is_decimal(type_)
-    size = 16 if is_decimal else width
-    room = pa.allocate_buffer(size * pages.count)
-    out, at, thinned = np.frombuffer(room, dtype=np.uint8), 0, np.zeros(0, dtype=np.uint8)
-    for page, mask, count in pages:
-        if page.encoding == PLAIN:
-            values = page.values
-            if len(values) != page.count * width:
-                raise ValueError(f"{len(values)} bytes of {page.count} numbers")
-            if mask is not None:
-                thinned = thinned if len(thinned) >= len(values) else np.empty(len(values), dtype=np.uint8)
-                kernel.thin_numbers(values, mask.view(np.uint8), width, thinned[: len(values)])
-                values = thinned[: count * width]
-        else:
-            entries = pages.dictionary.view(f"<u{width}")
-            if len(entries) != pages.entries:
-                raise ValueError("the dictionary has another number of entries")
-            values = entries.take(pages.indexes(page, mask)).view(np.uint8)
-        target = out[at : at + size * count]
-        if is_decimal:
-            kernel.widen(values, width, target.view(np.int64))
-        else:
-            target[:] = values
-        at += len(target)
-    return _with_nulls(pages, type_, room, np.dtype(f"V{size}"))
 
 
 def _with_nulls(pages: _KeptPages, type_: pa.DataType, room: pa.Buffer, item: np.dtype[Any]) -> pa.Array:
