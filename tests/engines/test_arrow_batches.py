@@ -42,9 +42,9 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Records the columns of each written frame."""
     found: list[list[str]] = []
 
-    def noted(frame: Any, target: Any, *, row_batches: bool) -> Any:
+    def noted(frame: Any, target: Any, keep: Any, *, row_batches: bool) -> Any:
         found.append(frame.columns)
-        return write_in_tasks(frame, target, row_batches=row_batches)
+        return write_in_tasks(frame, target, keep, row_batches=row_batches)
 
     write_in_tasks = write._write_in_tasks
     monkeypatch.setattr(write, "_write_in_tasks", noted)

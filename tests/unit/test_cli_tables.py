@@ -108,7 +108,7 @@ def test_rollback_goes_to_a_time_an_age_or_a_tag(run: Json, table: Table, ids: l
     assert run("rollback", "db.t", "--to", last.isoformat(), "--dry-run")["to_snapshot_id"] == ids[2]
     assert run("rollback", "db.t", "--to", "0s", "--dry-run")["to_snapshot_id"] == ids[2]
     assert "no snapshot as old as" in failure(run, "rollback", "db.t", "--to", "7d")
-    assert "no snapshot id, time, age, branch or tag" in failure(run, "rollback", "db.t", "--to", "soon")
+    assert "not a snapshot id, time, age, branch or tag" in failure(run, "rollback", "db.t", "--to", "soon")
     assert "not an ancestor" in failure(run, "rollback", "db.t", "--to", "1")
 
 

@@ -148,7 +148,7 @@ def test_rollback_and_current_snapshot(call: Call, table: Table) -> None:
         ("rewrite_data_files('db.t', options => map('min-input', '1'))", "min-input"),
         ("rewrite_data_files('db.t', options => map('allow-late-equality-deletes', 'yes'))", "must be true or false"),
         ("rewrite_position_delete_files('db.t', options => map('rewrite-all', 1))", "must be true or false"),
-        ("expire_snapshots('db.t', older_than => 'soon')", "no time"),
+        ("expire_snapshots('db.t', older_than => 'soon')", "not a time"),
         ("rollback_to_snapshot('db.t')", "snapshot_id is missing"),
         ("set_current_snapshot('db.t')", "either snapshot_id or ref"),
     ],

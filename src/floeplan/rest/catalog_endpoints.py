@@ -18,6 +18,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from operator import eq
 from typing import Any, TypeAlias, cast
 from urllib.parse import parse_qs
 
@@ -40,7 +41,6 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import IcebergBaseModel
-from sqlalchemy import bindparam, select
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -102,11 +102,6 @@ _HARMLESS = ("last-column-id",)
 """Deprecated fields of updates, which say what the schema says too."""
 _UPDATES = TypeAdapter(tuple[TableUpdate, ...])
 _REQUIREMENTS = TypeAdapter(tuple[TableRequirement, ...])
-_PLACE = ("catalog_name", "table_namespace", "table_name")
-_METADATA_LOCATION = select(IcebergTables.metadata_location).where(
-    *(getattr(IcebergTables, name) == bindparam(name) for name in _PLACE)
-)
-"""Built once: every plan asks for it."""
 _THREADS, _MOST_TABLES = 8, 64
 _GZIP = b"\x1f\x8b"
 
@@ -304,9 +299,12 @@ class CatalogBackend:
         """Where the metadata of a table or view is, if the catalog tells that without reading it."""
         if not isinstance(self._catalog, SqlCatalog):
             return None
-        place = {"catalog_name": self._catalog.name, "table_namespace": ".".join(name[:-1]), "table_name": name[-1]}
+        names = IcebergTables.__table__.c
+        columns = (names.catalog_name, names.table_namespace, names.table_name)
+        query = IcebergTables.__table__.select().with_only_columns(names.metadata_location)
         with self._catalog.engine.connect() as connection:
-            location: str | None = connection.execute(_METADATA_LOCATION, place).scalar()
+            place = (self._catalog.name, ".".join(name[:-1]), name[-1])
+            location: str | None = connection.execute(query.where(*map(eq, columns, place))).scalar()
         return location
 
     def _load_table(self, name: Identifier, known_tag: str, accepted: str) -> Response:

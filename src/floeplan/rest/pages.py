@@ -15,8 +15,7 @@ fixed, binary        hexadecimal, and so are bounds: ``{"keys": [ids], "values":
 ===================  =================================================================================
 
 PyIceberg 0.12 cannot parse null partition values. It gets an empty partition for such files: it uses partition values
-only for identity fields whose column the file lacks, and fails there, so it never reads a wrong value. It takes a
-missing residual for ``true`` and is slow to parse one, so that is left out.
+only for identity fields whose column the file lacks, and fails there, so it never reads a wrong value.
 
 Fail-safe: a partition value that JSON cannot express (NaN, a year beyond 9999) is an error for other clients, never
 null: engines read identity columns from it. ``policy`` leaves tables with such types to their clients.
@@ -120,8 +119,6 @@ class PlanFiles:
         details = EntriesTable(self.details.table.slice(start, count), {})
         offsets = self.files.matches.offsets[start : end + 1]
         used, references = np.unique(self.files.matches.deletes[offsets[0] : offsets[-1]], return_inverse=True)
-        omitted = "true" if pyiceberg else None
-        residuals = ["" if text == omitted else f',"residual-filter":{text}' for text in self.residuals]
         pieces = [
             '{"data-file":{',
             *self._content(entries, pyiceberg),
@@ -129,7 +126,8 @@ class PlanFiles:
             *(_stats_texts(details, self.stats) if self.stats else ()),
             "}",
             *([_references(references, offsets - offsets[0])] if len(used) else ()),
-            pa.array(residuals, _TEXT).take(pa.array(self.files.residual_of[start:end])),
+            ',"residual-filter":',
+            pa.array(self.residuals, _TEXT).take(pa.array(self.files.residual_of[start:end])),
             "},",
         ]
         deletes = b"[]"

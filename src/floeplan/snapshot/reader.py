@@ -227,7 +227,8 @@ class SnapshotReader:
             columns: The columns to read.
             live: Leave out DELETED entries.
         """
-        source = self.cache if self.root is None else self.root
+        # The cache has live entries only.
+        source = self.root if self.root is not None else self.cache if live else None
         read = partial(read_entries, live=live) if source is None else source.read_entries
         entries = read(self.manifests, self.union, columns, rows=rows, io=self.io, max_workers=self.max_workers)
         return entries.live() if live else entries

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, PrimitiveType, TimestampNanoType, TimestamptzNanoType, UUIDType
 
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
@@ -76,7 +77,7 @@ def opened(path: Path, **more: Any) -> OpenFile:
         "tri_state": TriState.TRUE,
         "encrypted": False,
     }
-    return FileRows(TableRows((), None, IO)).open(FileScan(**(scan | more)))
+    return FileRows(TableRows((Schema(),), None, IO)).open(FileScan(**(scan | more)))
 
 
 def facts(source: ByteSource, footer: ParquetFooter) -> list[dict[str, Any]]:
