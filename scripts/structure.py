@@ -42,9 +42,8 @@ ADDED = {
     "ranges of sorted groups on Spark": (5, 900),
     "writing variants, geometries and geographies; metadata columns in queries": (0, 260),
     "bounds of manifests, float partitions and zeros in the planning server": (0, 220),
-    "a decoder of flat columns": (0, 330),
     "cherry-picked overwrites, interrupts between tasks and commit": (1, 150),
-    "a decoder of text with a dictionary": (0, 330),
+    "a decoder of text with a dictionary, counts without data files": (0, 200),
 }
 """Modules and lines of capabilities added since the restructuring; each raised the limits in the change that added it.
 Those without modules of their own fit into the 280 modules of the restructuring.
