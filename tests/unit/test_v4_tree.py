@@ -53,6 +53,25 @@ def test_a_manifest_of_format_4_with_uuids_may_have_deleted_entries_only(tmp_pat
     assert len(plan_scan(table, options=OPTIONS).files) == 0
 
 
+def test_partition_fields_of_two_specs_may_have_one_name(tmp_path: Path) -> None:
+    specs = [
+        PartitionSpec(PartitionField(1, field_id, IdentityTransform(), "key"), spec_id=spec_id)
+        for spec_id, field_id in ((0, 1000), (1, 1001))
+    ]
+    layout = Layout(Schema(NestedField(1, "id", LongType())), tuple(specs), version=3)
+    rows: list[dict[str, Any]] = [
+        {"file_path": f"file://{tmp_path}/{spec}", "spec_id": spec, f"partition.{1000 + spec}": 7 + spec}
+        for spec in (0, 1)
+    ]
+    table = layout.write_table(tmp_path / "table", layout.entries(rows))
+    root = write_tree(table, str(tmp_path / "tree"), table.current_snapshot()).root
+    for value in (7, 8):
+        expected = [file.path for file in plan_scan(table, f"id = {value}", options=OPTIONS).files]
+        kept = plan_scan(table, f"id = {value}", options=replace(OPTIONS, root=root)).files
+        assert [file.path for file in kept] == expected
+        assert len(expected) == 1
+
+
 # --- roots and leaves that are damaged, hostile or of another draft
 
 

@@ -110,7 +110,7 @@ def union_tuple_type(metadata: TableMetadata, *, stored: bool = False) -> Struct
 
     The type of a field whose source column was dropped is unknown if it depends on the source. With ``stored`` it is
     taken from an older schema, so that values of the field are not lost: readers go by id and ignore what they do not
-    know.
+    know. Fields of different specs may have one name; the newest keeps it, and others are stored with their id.
     """
     sources = source_types(metadata.schema(), metadata.schemas if stored else ())
     newest: dict[int, PartitionField] = {}
@@ -133,7 +133,11 @@ def union_tuple_type(metadata: TableMetadata, *, stored: bool = False) -> Struct
                 )
             if field.field_id not in known or (_is_void(other) and not _is_void(field)):
                 known[field.field_id] = field, _result_type(field, sources)
-    return StructType(*(_optional(key, newest[key].name, known[key][1]) for key in sorted(known)))
+    names = {key: newest[key].name for key in sorted(known)}
+    if stored:
+        owners = {name: key for key, name in names.items()}  # the last one, of the highest id
+        names = {key: name if owners[name] == key else f"{name}_{key}" for key, name in names.items()}
+    return StructType(*(_optional(key, name, known[key][1]) for key, name in names.items()))
 
 
 def _is_void(field: PartitionField) -> bool:
