@@ -36,7 +36,7 @@ QUERIES = (
     "SELECT x.pk FROM {t} x, LATERAL (SELECT max(pk) AS m FROM {t} y WHERE y.region = x.region) WHERE x.pk = m",
     "SELECT pk, rank() OVER (PARTITION BY region ORDER BY pk) AS r FROM {t} WHERE region = 'eu' AND id IS NOT NULL",
     "SELECT * FROM {t} WHERE ts_ntz < current_timestamp() AND region <> 'eu'",
-    "SELECT pk, _file, _POS, _partition FROM {t} WHERE region = 'eu' AND `_pos` % 2 = 0 AND _file LIKE '%parquet'",
+    "SELECT pk, _file, _POS, _spec_id FROM {t} WHERE region = 'eu' AND `_pos` % 2 = 0 AND _file LIKE '%parquet'",
     "SELECT a._spec_id, count(*), max(b._pos), sum(a.pk * 2) FROM {t} a JOIN {t} b ON a.pk = b.pk AND a._pos >= 1 "
     "GROUP BY a._spec_id",
 )
