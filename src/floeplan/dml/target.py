@@ -114,7 +114,7 @@ def resolve(
             raise InvalidOptionError("format version 1 has no delete files; use copy-on-write or upgrade the table")
         chosen = Mode.COPY_ON_WRITE
     level = properties.get(f"write.{row_level}.isolation-level")
-    if (warning := other_format(properties)) is not None:
+    if (warning := other_format(properties, found.schema())) is not None:
         _log.warning("%s", warning)
     return DmlTarget(
         table=found,

@@ -1,4 +1,6 @@
-"""Writes rows in any order to Parquet data files, one partition per file, of about the target file size.
+"""Writes rows in any order to data files, one partition per file, of about the target file size.
+
+Files have the format of ``write.format.default``: Parquet, or ORC or Avro (``other_files``).
 
 Memory is bounded: rows are buffered until a row group is full. When all buffers exceed ``WriterLimits.buffered_bytes``,
 the largest one is flushed; when more than ``WriterLimits.open_files`` files are open, the least recently used one is
@@ -16,12 +18,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
+from floeplan.formats.stored import PARQUET
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.opaque_types import is_variant
 from floeplan.parquet.prune.selection import RowSelection
@@ -35,6 +38,9 @@ from floeplan.write.metrics import FileEntry, added_entries, file_metrics
 from floeplan.write.parquet_file import ParquetFile, WrittenFile, high_cardinality_columns
 from floeplan.write.partitioning import FilePartition, sort_rows, split
 from floeplan.write.target import WriteTarget
+
+if TYPE_CHECKING:
+    from floeplan.write.other_files import RowFile, WrittenRows
 
 _FULL_ENOUGH = 0.9
 """A file that reaches this fraction of the target size gets no further row group."""
@@ -87,7 +93,7 @@ class _Slot:
     partition: FilePartition
     waiting: list[pa.Table] = field(default_factory=list)
     waiting_bytes: int = 0
-    file: ParquetFile | None = None
+    file: ParquetFile | RowFile | None = None
 
 
 class DataFileWriter:
@@ -113,7 +119,7 @@ class DataFileWriter:
         self._begun = 0
         self._plain: frozenset[str] | None = None
         self._layout: pa.Schema | None = None
-        self._finished: list[tuple[WrittenFile, FilePartition]] = []
+        self._finished: list[tuple[WrittenFile | WrittenRows, FilePartition]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -204,16 +210,14 @@ class DataFileWriter:
         self._buffered -= size
         if self._sort:
             rows = sort_rows(rows, self._target.stored_schema, self._target.sort_order)
-        file = slot.file
-        if file is None:
-            is_open = [other for other in self._slots.values() if other.file is not None]
-            if len(is_open) >= self._limits.open_files:
-                self._close(is_open[0])
-            self._begun += 1
-            location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
-            if self._plain is None:
-                self._plain = high_cardinality_columns(rows)
-            file = slot.file = ParquetFile(self._target.files, location, self._target.options, rows, self._plain)
+        format_ = self._target.options.format
+        if format_ != PARQUET:
+            from floeplan.write.other_files import fitting_format
+
+            format_ = fitting_format(format_, rows)
+        if slot.file is not None and slot.file.format != format_:
+            self._end(slot)
+        file = slot.file = slot.file or self._opened(slot, rows, format_)
         before = file.size
         # Row groups of equal size, none larger than the table's row-group size.
         row_groups = -(-size // self._target.options.row_group_size)
@@ -224,6 +228,22 @@ class DataFileWriter:
         self._taken += size
         if self._sort or file.size >= _FULL_ENOUGH * self._target.options.target_file_size:
             self._end(slot)
+
+    def _opened(self, slot: _Slot, rows: pa.Table, format_: str) -> ParquetFile | RowFile:
+        """A new file of a partition; ``rows`` are the first that it will hold."""
+        is_open = [other for other in self._slots.values() if other.file is not None]
+        if len(is_open) >= self._limits.open_files:
+            self._close(is_open[0])
+        self._begun += 1
+        target = self._target
+        location = target.new_location(f"{self._name}-{self._begun:05d}.{format_.lower()}", slot.partition.key)
+        if format_ != PARQUET:
+            from floeplan.write.other_files import FILES
+
+            return FILES[format_](target.files, location, target.options, rows.schema)
+        if self._plain is None:
+            self._plain = high_cardinality_columns(rows)
+        return ParquetFile(target.files, location, target.options, rows, self._plain)
 
     def _close_all(self) -> None:
         for slot in list(self._slots.values()):
@@ -242,8 +262,20 @@ class DataFileWriter:
             slot.file = None
 
 
-def data_entry(target: WriteTarget, file: WrittenFile, partition: FilePartition, sort_order_id: int = 0) -> FileEntry:
+def data_entry(
+    target: WriteTarget, file: WrittenFile | WrittenRows, partition: FilePartition, sort_order_id: int = 0
+) -> FileEntry:
     """The manifest entry of a written data file."""
+    if not isinstance(file, WrittenFile):
+        return FileEntry(
+            path=file.path,
+            partition=partition,
+            record_count=file.metrics.rows,
+            size=file.size,
+            format=file.format,
+            metrics=file.metrics.file_metrics(target.schema, target.metrics_modes),
+            sort_order_id=sort_order_id,
+        )
     return FileEntry(
         path=file.path,
         partition=partition,

@@ -24,6 +24,7 @@ import pyarrow.types as pt
 from pyiceberg.io import OutputStream
 
 from floeplan.errors import UnsupportedError
+from floeplan.formats.stored import PARQUET
 from floeplan.metadata.files import TableFiles, writing
 from floeplan.parquet.footer.footer import ParquetFooter, decode_footer
 from floeplan.parquet.footer.thrift import (
@@ -78,6 +79,8 @@ class WrittenFile:
 
 class ParquetFile:
     """A file that takes tables of one schema, each as a row group."""
+
+    format = PARQUET
 
     def __init__(
         self, files: TableFiles, path: str, options: WriteOptions, first: pa.Table, plain: frozenset[str] = frozenset()
@@ -290,7 +293,7 @@ def row_group_metrics(rows: pa.Table) -> RowGroupMetrics:
     """Compute the metrics of the rows of one row group."""
     metrics = RowGroupMetrics({}, {}, {})
     for field, column in zip(rows.schema, rows.columns, strict=True):
-        for key, values in _leaves(field, column):
+        for key, values in leaves(field, column):
             metrics.null_counts[key] = values.null_count
             if pt.is_floating(values.type):
                 metrics.nan_counts[key] = pc.sum(pc.is_nan(values)).as_py() or 0
@@ -302,11 +305,11 @@ def row_group_metrics(rows: pa.Table) -> RowGroupMetrics:
     return metrics
 
 
-def _leaves(field: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
+def leaves(field: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
     """Leaves with a field id outside of lists and maps; the fields of a null struct are null."""
     key = field_id(field)
     if pt.is_struct(field.type):
         for at in range(field.type.num_fields):
-            yield from _leaves(field.type.field(at), pc.struct_field(values, [at]))
+            yield from leaves(field.type.field(at), pc.struct_field(values, [at]))
     elif key is not None and not pt.is_nested(field.type):
         yield key, values

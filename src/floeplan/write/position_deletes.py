@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from pyiceberg.types import LongType
 from pyroaring import BitMap, BitMap64
 
 from floeplan.errors import UnsupportedError
+from floeplan.formats.stored import PARQUET
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.files import write_file
 from floeplan.metadata.manifests.entries import Content, EntriesTable
@@ -35,9 +36,12 @@ from floeplan.scan.file_rows import FileRows
 from floeplan.scan.model import FileScan
 from floeplan.schemas import FIELD_ID
 from floeplan.write.metrics import FileEntry, FileMetrics, added_entries
-from floeplan.write.parquet_file import ParquetFile
+from floeplan.write.parquet_file import ParquetFile, WrittenFile
 from floeplan.write.partitioning import FilePartition, partitions_of
 from floeplan.write.target import WriteTarget
+
+if TYPE_CHECKING:
+    from floeplan.write.other_files import RowFile
 
 Positions: TypeAlias = "npt.NDArray[np.integer] | BitMap64"
 
@@ -47,6 +51,8 @@ _SCHEMA = pa.schema(
         pa.field("pos", pa.int64(), False, {FIELD_ID: str(POSITION_ID)}),
     ]
 )
+_PLAIN_SCHEMA = _SCHEMA.set(0, _SCHEMA.field(0).with_type(pa.large_string()))
+"""The same without a dictionary, for ORC and Avro."""
 _BYTES_PER_POSITION = 8
 _ONE_BITMAP = struct.pack("<QI", 1, 0)
 """The prefix that makes a serialized 32-bit bitmap a 64-bit one: number of bitmaps, high bits of the first."""
@@ -97,7 +103,8 @@ def write_position_deletes(
     name = target.file_name(file_name_token)
 
     def write(number: int, rows: list[int]) -> FileEntry:
-        location = target.new_location(f"{name}-{number:05d}-deletes.parquet", partitions[rows[0]].key)
+        suffix = target.delete_options.format.lower()
+        location = target.new_location(f"{name}-{number:05d}-deletes.{suffix}", partitions[rows[0]].key)
         deletes = [(paths[row], sets[row]) for row in rows]
         return _write(target, location, partitions[rows[0]], deletes)
 
@@ -221,16 +228,26 @@ def _write(
     names = pa.DictionaryArray.from_arrays(which, pa.array([path for path, _ in deletes]))
     rows = np.concatenate([np.frombuffer(found.to_array(), dtype=np.uint64) for _, found in deletes])
     table = pa.table([names, pa.array(rows.astype(np.int64))], schema=_SCHEMA)
-    opened = ParquetFile(target.files, location, target.delete_options, table, plain=frozenset({"pos"}))
+    options = target.delete_options
+    opened: ParquetFile | RowFile
+    if options.format == PARQUET:
+        opened = ParquetFile(target.files, location, options, table, plain=frozenset({"pos"}))
+    else:
+        from floeplan.write.other_files import FILES
+
+        table = table.cast(_PLAIN_SCHEMA)
+        opened = FILES[options.format](target.files, location, options, _PLAIN_SCHEMA)
     try:
         opened.write(table)
         file = opened.close()
     except BaseException:
         opened.discard()
         raise
-    metrics = FileMetrics()
-    for key, leaf in file.footer.leaf_by_id.items():
-        metrics.column_sizes[key] = int(file.footer.chunks(leaf).total_compressed_size.sum())
+    metrics, split_offsets = FileMetrics(), None
+    if isinstance(file, WrittenFile):
+        for key, leaf in file.footer.leaf_by_id.items():
+            metrics.column_sizes[key] = int(file.footer.chunks(leaf).total_compressed_size.sum())
+        split_offsets = file.footer.chunks(0).start.tolist()
     # Equal, untruncated bounds of the path mark a file-scoped delete file for engines that ignore
     # ``referenced_data_file``; a delete file for several data files has no bounds.
     only = deletes[0][0] if len(deletes) == 1 else None
@@ -241,11 +258,12 @@ def _write(
     return FileEntry(
         path=file.path,
         partition=partition,
-        record_count=file.footer.num_rows,
+        record_count=table.num_rows,
         size=file.size,
         content=Content.POSITION_DELETES,
+        format=options.format,
         metrics=metrics,
-        split_offsets=file.footer.chunks(0).start.tolist(),
+        split_offsets=split_offsets,
         referenced_data_file=only,
     )
 

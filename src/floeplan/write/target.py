@@ -43,6 +43,7 @@ from pyiceberg.types import (
 
 from floeplan.errors import InvalidOptionError
 from floeplan.format4 import location_properties
+from floeplan.formats.stored import PARQUET, READABLE
 from floeplan.metadata.files import TableFiles, TableLocations
 from floeplan.opaque_types import logical_types
 from floeplan.partition.key import PartitionKey
@@ -64,16 +65,26 @@ _CODECS = {
     "zstd": "ZSTD",
 }
 _WITH_LEVEL = ("GZIP", "BROTLI", "ZSTD")
+_ORC_CODECS = {name: name for name in ("zlib", "snappy", "lz4", "zstd")} | {"none": "uncompressed"}
+_AVRO_CODECS = {"uncompressed": "null", "snappy": "snappy", "gzip": "deflate", "zstd": "zstandard"}
+_AVRO_LEVELS = {"deflate": (1, 9), "zstandard": (-131072, 22)}
+_FORMATS = {name.lower(): name for name in READABLE}
 _BLOOM = "write.parquet.bloom-filter"
 _METRICS_DEFAULT = "write.metadata.metrics.default"
 _METRICS_COLUMN = "write.metadata.metrics.column."
 _MOST_INFERRED = "write.metadata.metrics.max-inferred-column-defaults"
 
 
-def other_format(properties: Mapping[str, str]) -> str | None:
-    """What to report when ``write.format.default`` asks for a format that is not written."""
-    wanted = properties.get("write.format.default", "parquet").strip().lower()
-    return None if wanted == "parquet" else f"write.format.default is {wanted}: not supported, new files are Parquet"
+def other_format(properties: Mapping[str, str], schema: Schema) -> str | None:
+    """What to report when ``write.format.default`` asks for a format that cannot hold the columns of a table."""
+    wanted, opaque = WriteOptions.from_properties(properties).format, logical_types(schema)
+    if wanted == PARQUET or not opaque:
+        return None
+    field_id, type_ = next(iter(opaque.items()))
+    return (
+        f"write.format.default is {wanted.lower()}: not supported with column {schema.find_column_name(field_id)} "
+        f"of type {type_}, new files are Parquet"
+    )
 
 
 @dataclass(frozen=True)
@@ -132,14 +143,16 @@ class WriteTarget:
     def options(self) -> WriteOptions:
         """The write options from the table's properties."""
         options = WriteOptions.from_properties(self.properties)
-        return replace(options, logical_types=logical_types(self.schema))
+        opaque = logical_types(self.schema)
+        return replace(options, logical_types=opaque, format=PARQUET if opaque else options.format)
 
     @cached_property
     def delete_options(self) -> WriteOptions:
         """The write options of delete files; they default to those of data files."""
-        prefix = "write.delete.parquet."
         own = {
-            name.replace(prefix, "write.parquet."): v for name, v in self.properties.items() if name.startswith(prefix)
+            re.sub(r"^write\.delete\.(?=(parquet|orc|avro|format)\.)", "write.", name): value
+            for name, value in self.properties.items()
+            if name.startswith("write.delete.")
         }
         return replace(WriteOptions.from_properties({**self.properties, **own}), bloom={})
 
@@ -263,10 +276,20 @@ def _probability(text: str) -> float:
     return value
 
 
-def _codec(text: str) -> str:
-    if text.lower() not in _CODECS:
-        raise ValueError(f"must be one of {', '.join(_CODECS)}")
-    return _CODECS[text.lower()]
+def _one_of(choices: Mapping[str, str], text: str) -> str:
+    if text.lower() not in choices:
+        raise ValueError(f"must be one of {', '.join(choices)}")
+    return choices[text.lower()]
+
+
+def _avro_level(codec: str, text: str) -> int | None:
+    """A level the codec has; codecs without levels take none."""
+    if text.lower() == "null" or codec not in _AVRO_LEVELS:
+        return None
+    lowest, highest = _AVRO_LEVELS[codec]
+    if not re.fullmatch(r"-?\d+", text) or not lowest <= int(text) <= highest:
+        raise ValueError(f"must be a whole number from {lowest} to {highest} for {codec}")
+    return int(text)
 
 
 def _choice(chosen: str, other: str, text: str) -> bool:
@@ -311,6 +334,11 @@ class WriteOptions:
         bloom_max_bytes: Largest Bloom filter. Defaults to 1 MiB.
         delete_per_file: Whether a position delete file applies to one data file (granularity ``file``, the default).
         logical_types: The types of variant, geometry and geography columns, by field id.
+        format: The format of new files, as manifest entries name it. Defaults to Parquet.
+        orc_codec: Compression of ORC files as pyarrow names it. Defaults to zlib.
+        stripe_size: Size of the stripes of ORC files. Defaults to 64 MiB.
+        avro_codec: Compression of Avro files as their headers name it. Defaults to deflate.
+        avro_level: Its level; ``None`` leaves it to the codec.
     """
 
     target_file_size: int = _option(512 * _MIB, "write.target-file-size-bytes", _positive)
@@ -319,12 +347,17 @@ class WriteOptions:
     page_size: int = _option(_MIB, "write.parquet.page-size-bytes", _positive)
     page_rows: int = _option(20_000, "write.parquet.page-row-limit", _positive)
     dictionary_size: int = _option(2 * _MIB, "write.parquet.dict-size-bytes", _positive)
-    codec: str = _option("ZSTD", "write.parquet.compression-codec", _codec)
+    codec: str = _option("ZSTD", "write.parquet.compression-codec", partial(_one_of, _CODECS))
     level: int | None = None
     bloom: Mapping[str, BloomOptions] = field(default_factory=dict)
     bloom_max_bytes: int = _option(_MIB, f"{_BLOOM}-max-bytes", _positive)
     delete_per_file: bool = _option(True, "write.delete.granularity", partial(_choice, "file", "partition"))
     logical_types: Mapping[int, str] = field(default_factory=dict)
+    format: str = _option(PARQUET, "write.format.default", partial(_one_of, _FORMATS))
+    orc_codec: str = _option("zlib", "write.orc.compression-codec", partial(_one_of, _ORC_CODECS))
+    stripe_size: int = _option(64 * _MIB, "write.orc.stripe-size-bytes", _positive)
+    avro_codec: str = _option("deflate", "write.avro.compression-codec", partial(_one_of, _AVRO_CODECS))
+    avro_level: int | None = None
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> WriteOptions:
@@ -336,6 +369,8 @@ class WriteOptions:
         }
         parse_level = partial(_level, found["codec"])
         found["level"] = _property(properties, "write.parquet.compression-level", parse_level, None)
+        parse_level = partial(_avro_level, found["avro_codec"])
+        found["avro_level"] = _property(properties, "write.avro.compression-level", parse_level, None)
         bloom = {}
         for name in properties:
             column = name.removeprefix(f"{_BLOOM}-enabled.column.")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -47,6 +47,7 @@ BLOCK_SIZE = 64_000
 """Bytes of records in a block, before they are compressed: what other writers of manifests use."""
 
 DEFLATE_LEVEL = 6
+_SYNC_BYTES = 16
 
 ColumnBuffers: TypeAlias = tuple[Ints, npt.NDArray[np.uint8] | None, npt.NDArray[np.uint8]]
 _NO_DATA = np.zeros(0, dtype=np.uint8)
@@ -157,25 +158,34 @@ def avro_file(
     encoder: type[Encoder] = ENCODER,
 ) -> bytes:
     """The bytes of a container file; ``program`` is compiled from ``schema``, ``metadata`` goes into the header."""
-    compress = _CODECS.get(codec)
-    if compress is None:
+    if codec not in CODECS:
         raise UnsupportedError(
-            f"cannot compress manifests with {codec!r}; choose one of {', '.join(_CODECS)}", context={"codec": codec}
+            f"cannot compress manifests with {codec!r}; choose one of {', '.join(CODECS)}", context={"codec": codec}
         )
+    header = container_header(schema, codec, metadata)
+    buffers = [column_buffers(slot, _column(slot, columns, records)) for slot in program.slots]
+    running = encoder(program.code, buffers, program.domains, records)
+    return b"".join([header, *container_blocks(running, records, header, CODECS[codec])])
+
+
+def container_header(schema: str, codec: str, metadata: Mapping[str, str]) -> bytes:
+    """The header of a container file; its last bytes are the sync marker."""
     properties = {**metadata, "avro.schema": schema, "avro.codec": codec}
     items = (_text(key) + _text(value) for key, value in properties.items())
     header = MAGIC + _varint(len(properties)) + b"".join(items) + _varint(0)
-    sync = xxhash.xxh3_128_digest(header)
-    parts = [header, sync]
-    buffers = [_buffers(slot, _column(slot, columns, records)) for slot in program.slots]
-    running = encoder(program.code, buffers, program.domains, records)
-    written = 0
+    return header + xxhash.xxh3_128_digest(header)
+
+
+def container_blocks(
+    running: Encoder, records: int, header: bytes, compress: Callable[[bytes], bytes]
+) -> Iterator[bytes]:
+    """The blocks that follow a header."""
+    sync, written = header[-_SYNC_BYTES:], 0
     while written < records:
         block, count = running.encode(BLOCK_SIZE)
         payload = compress(block)
-        parts += [_varint(count), _varint(len(payload)), payload, sync]
+        yield b"".join([_varint(count), _varint(len(payload)), payload, sync])
         written += count
-    return b"".join(parts)
 
 
 def _column(slot: Slot, columns: Mapping[str, pa.Array], records: int) -> pa.Array:
@@ -194,7 +204,7 @@ def _column(slot: Slot, columns: Mapping[str, pa.Array], records: int) -> pa.Arr
     return array
 
 
-def _buffers(slot: Slot, array: pa.Array) -> ColumnBuffers:
+def column_buffers(slot: Slot, array: pa.Array) -> ColumnBuffers:
     """What the encoder reads of a column: numbers or offsets, validity, and data."""
     valid = valid_mask(array).view(np.uint8) if array.null_count else None
     if slot.op in (EncodeOp.FLOAT, EncodeOp.DOUBLE):
@@ -236,7 +246,7 @@ def _snappy(data: bytes) -> bytes:
     return bytes(pa.Codec("snappy").compress(data, asbytes=True)) + zlib.crc32(data).to_bytes(4, "big")
 
 
-_CODECS: Mapping[str, Callable[[bytes], bytes]] = {
+CODECS: Mapping[str, Callable[[bytes], bytes]] = {
     "deflate": lambda data: bytes(deflate.deflate_compress(data, DEFLATE_LEVEL)),
     "zstandard": lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True)),
     "snappy": _snappy,

@@ -239,7 +239,7 @@ class RewriteDataFilesPlanner:
     def _unsupported_properties(self) -> Iterator[PlanWarning]:
         """What the table asks of new files and this rewrite does not do."""
         metadata = self.target.metadata
-        text = other_format(metadata.properties)
+        text = other_format(metadata.properties, self.target.schema)
         if text is not None:
             yield PlanWarning("write-format", text, {"property": "write.format.default"})
         order = metadata.sort_order()

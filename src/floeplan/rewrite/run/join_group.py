@@ -91,7 +91,9 @@ def join_layout(attempt: GroupAttempt) -> JoinLayout | None:
     task, options = attempt.task, attempt.target.options
     if not attempt.strategy.copies_bytes or task.partition is None or task.outputs > 1:
         return None
-    if options.bloom or options.level is not None or any(one.file.format != PARQUET for one in task.files):
+    if options.bloom or options.level is not None:
+        return None
+    if {options.format, *(one.file.format for one in task.files)} != {PARQUET}:
         return None
     if any(is_variant(field.field_type) for field in attempt.target.stored_schema.fields):
         return None  # the new file may have to keep the layout of shredded variants: see ``shared_layouts``

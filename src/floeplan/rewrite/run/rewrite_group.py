@@ -158,7 +158,7 @@ class GroupRewriter:
         deletes = {(d.path, d.content_offset): d.record_count for one in task.files for d in one.file.deletes}
         if sum(deletes.values()) > _FEW_DELETED * sum(one.file.record_count for one in task.files):
             return False
-        if any(one.file.format != PARQUET for one in task.files):
+        if {self.target.options.format, *(one.file.format for one in task.files)} != {PARQUET}:
             return False
         try:
             footer = FileRows(self.table).open(max(task.files, key=lambda one: one.file.file_size).file).footer
@@ -183,6 +183,8 @@ def reason_to_decode(attempt: GroupAttempt) -> str:
         return f"strategy {strategy.name} orders rows"
     if task.partition is None:
         return "partitions are computed from the rows"
+    if attempt.target.options.format != PARQUET:
+        return f"new files are {attempt.target.options.format}"
     if other := next((file for file in files if file.format != PARQUET), None):
         return f"{other.path} is {other.format}"
     if any(one.first_row_id is not None for one in task.files):

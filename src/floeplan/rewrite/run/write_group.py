@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortField, SortOrder
 
+from floeplan.formats.stored import PARQUET
 from floeplan.metadata.manifests.entries import EntriesTable, concat_entries
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
@@ -99,8 +100,10 @@ class GroupWriter:
             return self._write_stream((), written)
         else:
             buffered = BufferedRows.of(pieces, row_order, self.attempt.threads)
-            if self.task.partition is None or self.target.options.bloom:
-                # PyArrow's writer splits by partition and writes Bloom filters; our own encodes row groups in parallel.
+            options = self.target.options
+            if self.task.partition is None or options.bloom or options.format != PARQUET:
+                # DataFileWriter splits by partition, and writes Bloom filters and all formats; the other writer encodes
+                # row groups of Parquet in parallel.
                 added = self._write_stream(self._sorted_batches(buffered), written)
             else:
                 partition_of_all = FilePartition.of(self.target.union, self.task.partition)
