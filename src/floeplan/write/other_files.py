@@ -257,8 +257,9 @@ def _orc_field(column: pa.Field) -> pa.Field:
 def fits_orc(rows: pa.Table) -> bool:
     """Whether an ORC file returns all times as they are.
 
-    ORC stores seconds and nanoseconds apart, and readers take a second before 1970 with a fraction for the one after it
-    (ORC-763). pyarrow reads no time outside of what fits into nanoseconds since 1970, before 1677 or after 2262.
+    ORC stores seconds and their fraction apart, and its writers and readers in C++ and Java do not agree on fractions
+    before 1970 (ORC-763): Spark returned some of them one second too early. pyarrow reads no time outside of what fits
+    into nanoseconds since 1970, before 1677 or after 2262.
     """
     return all(_times_fit(array) for column in rows.columns for array in column.chunks)
 
@@ -269,7 +270,7 @@ def _times_fit(array: pa.Array) -> bool:
         ticks = np.asarray(array.cast(pa.int64()).drop_null())
         second = 1_000_000_000 // _NANOSECONDS[type_.unit]
         furthest = (2**63 - 1) // _NANOSECONDS[type_.unit]
-        outside = ((ticks > -second) & (ticks < 0)) | (ticks > furthest) | (ticks < -furthest)
+        outside = ((ticks < 0) & (ticks % second != 0)) | (ticks > furthest) | (ticks < -furthest)
         return not outside.any()
     return all(_times_fit(child) for child in _children(array))
 
