@@ -132,6 +132,17 @@ def written_rows() -> list[dict[str, object]]:
     ]
 
 
+def test_a_format_that_does_not_hold_them_is_reported(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    with writable_metadata(table.io), table.transaction() as change:
+        change.set_properties({"write.format.default": "orc"})
+    text = "write.format.default is orc: not supported with column v of type variant, new files are Parquet"
+    fp.append(table.refresh(), arrow(rows_of(50, 60)))
+    assert caplog.messages == [text]
+    done = fp.rewrite_data_files(table.refresh(), options=ALL)
+    assert [w.message for w in done.planning.warnings if w.kind == "write-format"] == [text]
+    assert set(live_entries(table.refresh()).array("file_format").to_pylist()) == {"PARQUET"}
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_rows_are_carried_unchanged(table: Table, change: str) -> None:
     """Rewritten, updated and merged rows keep values of these types, and files their annotations."""

@@ -15,7 +15,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
-import floeplan as fp
 from floeplan.errors import (
     CorruptMetadataError,
     InvalidOptionError,
@@ -28,7 +27,7 @@ from floeplan.rewrite.plan.filter import FilterStats
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from tests.support.tables.commits import arrow, create_table, open_catalog, rows_of
+from tests.support.tables.commits import create_table, open_catalog
 from tests.support.tables.layouts import Layout
 from tests.support.tables.two_specs import catalog
 
@@ -468,24 +467,11 @@ def test_warnings_are_limited_and_unique(make: Any) -> None:
     assert found.filter_stats == FilterStats(30, 0, 30, 60)
 
 
-def test_what_the_table_asks_of_new_files_and_does_not_get_is_reported(tmp_path: Path) -> None:
+def test_a_sort_order_that_binpack_does_not_apply_is_reported(tmp_path: Path) -> None:
     table = create_table(open_catalog(tmp_path))
     with table.transaction() as change:
-        change.set_properties({"write.format.default": "orc"})
         change.update_sort_order().asc("id", pt.IdentityTransform()).commit()
     found = {w.kind: w.message for w in plan_with_stats(table.refresh(), rewrite_all=True).warnings}
-    assert found == {
-        "write-format": "write.format.default is orc: not supported, new files are Parquet",
-        "sort-order": "binpack does not apply the sort order of the table: use strategy sort",
-    }
-    sorted_ = plan_with_stats(table, rewrite_all=True, strategy="sort").warnings
-    assert [w.kind for w in sorted_] == ["write-format"]
+    assert found == {"sort-order": "binpack does not apply the sort order of the table: use strategy sort"}
+    assert plan_with_stats(table, rewrite_all=True, strategy="sort").warnings == ()
     assert plan_with_stats(table, where="id > 1000", rewrite_all=True).warnings == ()
-
-
-def test_a_change_reports_a_format_that_is_not_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    table = create_table(open_catalog(tmp_path))
-    with table.transaction() as change:
-        change.set_properties({"write.format.default": "AVRO"})
-    fp.append(table, arrow(rows_of(50, 60)))
-    assert caplog.messages == ["write.format.default is avro: not supported, new files are Parquet"]
