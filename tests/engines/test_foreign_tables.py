@@ -112,6 +112,8 @@ def test_a_table_with_a_variant_of_spark_and_a_view(spark: SparkSession, local_c
     table = load_table("foreign.variants", local_catalog)
     assert fp.plan_scan(table, "id < 10", columns=["id"]).to_arrow().num_rows == 10
     assert fp.plan_scan(table).to_arrow().column("v").null_count == 0
+    assert fp.plan_scan(table, "v IS NULL").summary.files_kept == 0
+    assert fp.plan_scan(table, "v IS NOT NULL").to_arrow(columns=["id"]).num_rows == 100
     with pytest.raises(UnsupportedError, match="column v of type variant"):
         fp.read(spark, table)
     assert fp.read(spark, table, where="id < 10", columns=["id"]).count() == 10

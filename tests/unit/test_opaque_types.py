@@ -86,6 +86,29 @@ def test_such_a_column_cannot_be_filtered_by(table: Table, name: str) -> None:
         fp.plan_scan(table, f"{name} = 1")
 
 
+@pytest.mark.parametrize("name", TYPES)
+def test_files_are_pruned_by_the_nulls_of_such_a_column(table: Table, name: str) -> None:
+    """The first three files were written without the column; then come one without nulls and a mixed one."""
+    given = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("part", pa.string()),
+            (name, pa.struct([(part, pa.binary()) for part in PARTS]) if name == "v" else pa.binary()),
+        ]
+    )
+    for ids in ([30, 31], [40, 41]):
+        some = [{"id": i, "part": "a", name: None if i == 41 else PARTS if name == "v" else POINT} for i in ids]
+        fp.append(table.refresh(), pa.Table.from_pylist(some, given))
+    table = load_table("db.opaque", table.catalog)
+    is_null, not_null = (fp.plan_scan(table, f"{name} IS {kind} NULL") for kind in ("", "NOT"))
+    assert sorted(is_null.to_arrow(columns=["id"])["id"].to_pylist()) == [*range(30), 41]
+    assert sorted(not_null.to_arrow(columns=["id"])["id"].to_pylist()) == [30, 31, 40]
+    # No nulls of a variant are counted when it is written.
+    assert (is_null.summary.files_kept, not_null.summary.files_kept) == (5 if name == "v" else 4, 2)
+    both = fp.plan_scan(table, f"{name} IS NULL AND id > 29 OR NOT isnull({name}) AND id = 40")
+    assert sorted(both.to_arrow(columns=["id"])["id"].to_pylist()) == [40, 41]
+
+
 def test_commands_that_need_no_row_work(table: Table, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for command in (["inspect"], ["plan", "--where", "id = 3"], ["doctor"], ["scan", "--columns", "id,part"]):
         assert main([command[0], table.metadata_location, *command[1:], "--json"]) == 0, command
@@ -223,6 +246,8 @@ def test_shredded_variants_keep_the_layout_of_their_files(table: Table, change: 
         with writable_metadata(table.io), table.refresh().update_spec() as update:
             update.add_field("id", "bucket[2]", "bucket")
     assert numbers(table) == values
+    present = fp.plan_scan(load_table("db.opaque", table.catalog), "v IS NOT NULL", columns=["id"])
+    assert sorted(present.to_arrow()["id"].to_pylist()) == [30, 32, 33, 999]
     CHANGES[change](table.refresh())
     assert numbers(table) == {n: value for n, value in values.items() if change != "delete" or n != 999}
     fields = "a required, value optional, typed_value optional"

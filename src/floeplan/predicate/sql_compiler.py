@@ -21,10 +21,20 @@ from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 import pyarrow.types as pt
-from pyiceberg.types import BooleanType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType
+from pyiceberg.types import (
+    BooleanType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    StringType,
+)
 from sqlglot import exp
 
 from floeplan.errors import FloeplanError, PredicateSyntaxError, TypeMismatchError, UnsupportedError
+from floeplan.opaque_types import is_opaque
 from floeplan.predicate import casts
 from floeplan.predicate.build import and_, negate, or_
 from floeplan.predicate.casts import NeedsRows, Term
@@ -265,8 +275,11 @@ class _PieceCompiler:
 
     def _is_null(self, node: exp.Expr) -> IrExpr:
         inner = node.unnest()
-        if isinstance(inner, exp.Placeholder) and self._reference(inner).column is None:
-            raise NeedsRows(f"there are no statistics of {self._reference(inner).name} as a whole")
+        if isinstance(inner, exp.Placeholder) and (reference := self._reference(inner)).column is None:
+            if is_opaque(type_ := reference.field.field_type) and isinstance(type_, PrimitiveType):
+                # Variants and geometries are not compared, but their nulls are counted.
+                return IsNull(Column(reference.field.field_id, type_, reference.path))
+            raise NeedsRows(f"there are no statistics of {reference.name} as a whole")
         return IsNull(self._term(node).column)
 
     def _is_nan(self, node: exp.IsNan) -> IrExpr:

@@ -24,6 +24,7 @@ from pyiceberg import types
 from pyiceberg.schema import Schema
 
 from floeplan.errors import TypeMismatchError, UnknownColumnError
+from floeplan.opaque_types import is_opaque
 from floeplan.predicate.casts import NANOS_PER_DAY, TEMPORAL_UNIT
 from floeplan.predicate.ir import Column
 from floeplan.predicate.literals import Value
@@ -275,6 +276,8 @@ def _comparable(type_: types.PrimitiveType, data: pa.ChunkedArray) -> Comparable
             readable = pt.is_time(arrow) if is_time else pt.is_date(arrow) or (pt.is_timestamp(arrow) and not is_date)
             if absent or readable or pt.is_integer(arrow):
                 return _instants(type_, data)
+        case _ if is_opaque(type_):
+            return Comparable(data)  # for IS NULL, the only condition on such a column
     return None
 
 
