@@ -5,8 +5,8 @@ under a temporary name and gives it the name of the next version, which fails if
 updates the hint. Local file systems do that atomically with a hard link. Object stores cannot, so folders there are
 read-only, as Iceberg demands.
 
-Fail-safe: the hint may be behind or missing, and nothing depends on it. A folder without a hint is read by its newest
-metadata file, with a warning; it is committed to only if its files have the names of this catalog.
+Fail-safe: the hint may be behind, wrong or missing, and nothing depends on it. A folder without a usable hint is read
+by its newest metadata file, with a warning; it is committed to only if its files have the names of this catalog.
 """
 
 from __future__ import annotations
@@ -44,26 +44,35 @@ def local_path(location: str) -> str | None:
     return None if "://" in location else location
 
 
-def newest_metadata(folder: str, io: FileIO) -> str:
+def newest_metadata(folder: str, io: FileIO, warn: bool = True) -> str:
     """The newest metadata file of a table folder.
 
     Raises:
-        FileNotFoundError: There is neither a hint nor, in a local folder, a metadata file.
+        FileNotFoundError: There is neither a usable hint nor, in a local folder, a metadata file.
     """
     home = f"{folder.rstrip('/')}/metadata"
     try:
         with io.new_input(f"{home}/{HINT}").open() as stream:
-            hint = stream.read().decode().strip()
+            hint = stream.read().decode(errors="replace").strip()
     except FileNotFoundError:
-        found = _newest_listed(home)
-        _log.warning(
-            "%s has no metadata/%s: reading %s, the newest metadata file; if a catalog has the table, name it there",
-            *(folder, HINT, found.rsplit("/", 1)[1]),
-        )
-        return found
-    if not hint.isdecimal():
-        return f"{home}/{hint.removesuffix(METADATA_SUFFIX)}{METADATA_SUFFIX}"
-    newest, version = f"{home}/v{hint}{METADATA_SUFFIX}", int(hint)
+        problem = f"has no metadata/{HINT}"
+    else:
+        if (newest := _hinted(home, hint, io)) is not None:
+            return newest
+        problem = f"has no metadata file of version {hint!r}, which metadata/{HINT} names"
+    found = _newest_listed(home)
+    if warn:
+        text = "%s %s: reading %s, the newest metadata file; if a catalog has the table, name it there"
+        _log.warning(text, folder, problem, found.rsplit("/", 1)[1])
+    return found
+
+
+def _hinted(home: str, hint: str, io: FileIO) -> str | None:
+    """The metadata file of a hint or the newest that follows it; ``None`` if there is no such file."""
+    if not hint.isdecimal():  # PyIceberg's hint is the name of a metadata file
+        named = f"{home}/{hint.removesuffix(METADATA_SUFFIX)}{METADATA_SUFFIX}"
+        return named if hint and io.new_input(named).exists() else None
+    newest, version = None, int(hint)
     while True:
         names = (f"{home}/v{version}{codec}{METADATA_SUFFIX}" for codec in _CODECS)
         found_next = next((name for name in names if io.new_input(name).exists()), None)
@@ -106,7 +115,7 @@ class FolderCatalog(NoopCatalog):
         """The table in its newest version."""
         io = load_file_io(dict(self.properties), self.folder)
         try:
-            location = newest_metadata(self.folder, io)
+            location = newest_metadata(self.folder, io, warn=False)  # whoever opened the folder was warned
             metadata = FromInputFile.table_metadata(io.new_input(location))
         except FileNotFoundError as error:
             raise NoSuchTableError(f"{self.folder} has no table metadata") from error

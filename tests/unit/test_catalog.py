@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -211,6 +212,24 @@ def test_a_folder_without_a_hint_is_read_with_a_warning(
         require_writable(table)
     (metadata / "v3.metadata.json").write_bytes(content)
     require_writable(load_table(metadata.parent))
+
+
+@pytest.mark.parametrize("hint", ["1", "banana", "", "\udcff"])
+def test_a_wrong_hint_is_reported_and_the_newest_metadata_file_read(
+    events: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, hint: str
+) -> None:
+    """A version that was removed, or no version at all; Iceberg lists the folder too when a hint is not a number."""
+    content = Path(events.metadata_location.removeprefix("file://")).read_bytes()
+    metadata = tmp_path / "hadoop" / "metadata"
+    metadata.mkdir(parents=True)
+    (metadata / "v5.metadata.json").write_bytes(content)
+    (metadata / "version-hint.text").write_bytes(hint.encode(errors="surrogateescape"))
+    fp.append(str(metadata.parent), ROWS)
+    (warning,) = caplog.messages
+    assert re.search(
+        r"has no metadata file of version '.*', which metadata/version-hint.text names: reading v5", warning
+    )
+    assert (metadata / "version-hint.text").read_text() == "6"
 
 
 def test_commits_to_a_table_folder(events: Table, tmp_path: Path) -> None:
