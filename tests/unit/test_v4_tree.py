@@ -271,6 +271,15 @@ def test_a_file_of_a_spec_without_a_tuple_is_an_error_and_not_pruned(tree: Tree)
         tree.plan("region = 'a'")
 
 
+def test_a_value_of_a_field_that_the_spec_does_not_have_is_ignored(tree: Tree) -> None:
+    """Only the spec tells a value that is null from a field that the spec does not have."""
+    rewrite(tree.leaves[0], with_field("partition", "region", constant("a")))
+    opened = MetadataTree(tree.root, tree.table.metadata)
+    entries = opened.read_entries(opened.manifests, opened.types.union, EntryColumns()).live()
+    assert entries.array("partition.1000").to_pylist() == [None, "a", "b", "b"]
+    assert tree.plan("region = 'b'") == ["0", "2", "3"]
+
+
 def test_a_tuple_of_another_type_is_an_error(tree: Tree) -> None:
     rewrite(tree.leaves[1], with_field("partition", "region", lambda a: pa.array([1] * len(a), pa.int32())))
     with pytest.raises(CorruptMetadataError, match="stores partition field 'region' as int32, which does not fit"):
