@@ -45,16 +45,14 @@ from floeplan.metadata.manifests.manifest_list import (
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.metadata.v4.fields import PROFILE, ContentType, EntryStatus
+from floeplan.metadata.v4.references import Reference, leaf_reference, reference_rows
 from floeplan.metadata.v4.stats import METRIC_OF_MAP, unpack_map
 from floeplan.metadata.v4.writer import (
     ManifestLayout,
     ManifestOptions,
-    Reference,
     Vectors,
     data_rows,
-    leaf_reference,
     manifest_bytes,
-    reference_rows,
     root_properties,
 )
 from floeplan.partition.union import UnionPartitionType
