@@ -71,7 +71,8 @@ def _row(
     shown = {"suite": "v4", "case": case, "metric": metric, "ours": ours, "bar": bar}
     if theirs is None:
         return shown | {"peer": peer or None, "ratio": None}
-    return shown | {"peer": f"{peer} {theirs:.3g}", "ratio": ours / theirs if theirs else None}
+    text = f"{theirs:.0f}" if theirs >= 1000 else f"{theirs:.3g}"  # counts of leaves, bytes and requests as they are
+    return shown | {"peer": f"{peer} {text}", "ratio": ours / theirs if theirs else None}
 
 
 def _planning(metadata: str, root: str) -> Iterator[Row]:

@@ -71,9 +71,9 @@ def _leaves(rows: Sequence[Row]) -> str:
         query, _, option = str(row["case"]).removeprefix("leaves kept: ").partition(", with ")
         summaries = str(row["peer"]).rsplit(" ", 1)[1]
         if not option:
-            groups[query] = [Bar("partition summaries", float(summaries), summaries, COLOURS[1])]
+            groups[query] = [Bar("partition summaries", float(summaries), f"{float(summaries):,.0f}", COLOURS[1])]
         label = "content statistics" + (" and bucket ranges" if option else "")
-        groups[query].append(Bar(label, _ours(row), f"{_ours(row):.0f}", COLOURS[2 if option else 0]))
+        groups[query].append(Bar(label, _ours(row), f"{_ours(row):,.0f}", COLOURS[2 if option else 0]))
     return chart("Leaves of 100 files that a predicate keeps, logarithmic", groups, logarithmic=True)
 
 

@@ -28,7 +28,7 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV3, TableMetadataWrapper
 
-from floeplan.errors import CorruptMetadataError
+from floeplan.errors import CorruptMetadataError, UnsupportedError
 
 FORMAT = 4
 METADATA_FOLDER = "metadata"
@@ -85,6 +85,33 @@ def first_relative(paths: pa.Array) -> str | None:
     """The first path that has no URI scheme."""
     relative = paths.filter(pc.invert(pc.match_substring_regex(paths, _SCHEME.pattern)))
     return str(relative[0].as_py()) if len(relative) else None
+
+
+def relative_paths(location: str, paths: pa.Array) -> pa.Array:
+    """Paths as format 4 stores them: relative below the table location, otherwise as they are.
+
+    Raises:
+        UnsupportedError: A path elsewhere has no URI scheme, and would be read as a relative one.
+    """
+    prefix = f"{location}/"
+    below = pc.starts_with(paths, prefix)
+    if len(paths) and pc.all(below, min_count=0).as_py():
+        short = pc.utf8_slice_codeunits(paths, len(prefix))
+    else:
+        short = pc.if_else(below, pc.utf8_slice_codeunits(paths, len(prefix)), paths)
+    # A name with a colon can look like one with a scheme, which is an absolute path.
+    if pc.any(pc.match_substring(short, ":"), min_count=0).as_py():
+        looks_absolute = pc.and_(below, pc.match_substring_regex(short, _SCHEME.pattern))
+        short = pc.if_else(looks_absolute, paths, short)
+    elsewhere = paths.filter(pc.invert(pc.fill_null(below, True)))
+    wrong = first_relative(elsewhere) if len(elsewhere) else None
+    if wrong is not None:
+        raise UnsupportedError(
+            f"format {FORMAT} would take {wrong!r} for a relative path: it has no URI scheme and is "
+            f"not below the table location {location!r}",
+            context={"file": wrong},
+        )
+    return short
 
 
 def metadata_paths(metadata: TableMetadata) -> list[str]:

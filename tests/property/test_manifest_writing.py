@@ -48,7 +48,7 @@ from floeplan.metadata.manifests.manifest_list import DATA, parse_manifest_list,
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.stats import manifest_stats, partition_stats
 from floeplan.metadata.root import RootManifest
-from floeplan.metadata.root_writer import write_manifests_from_root, write_root
+from floeplan.metadata.root_writer import write_root
 from tests.support.tables.layouts import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout, rows_of
 
 pytestmark = pytest.mark.property
@@ -253,13 +253,3 @@ def test_a_root_manifest_holds_what_the_manifests_hold(
             assert set(part.spec_id) == {root.manifests.spec_id[group]}
             assert len(set(part.content == 0)) == 1
             assert len(part) <= row_group
-        back = write_manifests_from_root(root, written.metadata, layout.uri(folder / "back"), snapshot_id=1)
-        manifests = parse_manifest_list(
-            encode_manifest_list(back, ListedSnapshot(layout.version, 1, None, 99, 0)).data, ""
-        )
-        restored = read_entries(manifests, layout.union, EntryColumns(WHOLE))
-        ignored = ("status", "first_row_id") if layout.version > 2 else ("status",)
-        if layout.version == 1:
-            ignored = (*ignored, "sequence_number", "file_sequence_number")
-        assert without(rows_of(restored), *ignored) == without(rows_of(live), *ignored)
-        assert set(restored.status) <= {0}

@@ -21,12 +21,11 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError, CorruptMetadataError, UnknownFileError
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, new_entries
-from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
-from floeplan.metadata.manifests.manifest_list import ManifestListTable, parse_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.metadata.root import HEADER_KEY, RootManifest
-from floeplan.metadata.root_writer import write_manifests_from_root, write_root
+from floeplan.metadata.root_writer import write_root
 from floeplan.parquet.prune.request import PruneRequest
 from floeplan.partition.recover import Obstacle, recover_tuples
 from floeplan.partition.union import UnionPartitionType
@@ -114,21 +113,18 @@ CASES = {
 def test_bounds_alone_do_not_give_the_tuple_and_the_union_tuple_always_does(
     tmp_path: Path, bounds: dict[int, tuple[bytes, bytes]] | None, obstacles: dict[int, Obstacle]
 ) -> None:
-    table, path = rooted(tmp_path, [file(3, 5, "ap", bounds)])
+    _, path = rooted(tmp_path, [file(3, 5, "ap", bounds)])
     root = RootManifest(path)
     columns = EntryColumns(frozenset(), stats=frozenset({1, 2, 3}))
     entries = root.read_entries(root.manifests, LAYOUT.union, columns)
     sources = [Column(f.field_id, f.field_type, (f.name,)) for f in LAYOUT.schema.fields]
     recovered = recover_tuples(LAYOUT.union.spec(0).fields, file_stats(entries, sources))
     assert {key: recovered[key].obstacle[0] for key in obstacles} == obstacles
-    back = write_manifests_from_root(root, table.metadata, str(tmp_path / "back"), snapshot_id=SNAPSHOT_ID)
-    listed = parse_manifest_list(encode_manifest_list(back, ListedSnapshot(2, SNAPSHOT_ID, None, 9)).data, "")
-    for found in (entries, read_entries(listed, LAYOUT.union)):
-        tuples = [found.array(f"partition.{key}").to_pylist() for key in (DAY, BUCKET, PREFIX)]
-        assert tuples == [[3], [5], ["ap"]]
+    tuples = [entries.array(f"partition.{key}").to_pylist() for key in (DAY, BUCKET, PREFIX)]
+    assert tuples == [[3], [5], ["ap"]]
 
 
-def test_manifests_written_back_hold_the_same_entries(tmp_path: Path) -> None:
+def test_the_file_holds_what_the_manifests_hold(tmp_path: Path) -> None:
     rows = [
         file(3, 5, "ap", TIGHT) | {"split_offsets": [4], "key_metadata": b"k", "column_sizes": {1: 7, 999: 8}},
         file(3, 6, "é") | {"status": 0, "snapshot_id": 5, "sequence_number": 2, "file_sequence_number": 2},
@@ -137,22 +133,9 @@ def test_manifests_written_back_hold_the_same_entries(tmp_path: Path) -> None:
         file(9, 1, "zz") | {"status": 2, "sequence_number": 3},
     ]
     table, path = rooted(tmp_path, rows)
-    live = entries_of(table).live()
-    assert rows_of(read_root(path, LAYOUT.union)) == rows_of(live)
-    back = write_manifests_from_root(RootManifest(path), table.metadata, str(tmp_path), snapshot_id=SNAPSHOT_ID)
-    listed = parse_manifest_list(encode_manifest_list(back, ListedSnapshot(2, SNAPSHOT_ID, None, 9)).data, "")
+    assert rows_of(read_root(path, LAYOUT.union)) == rows_of(entries_of(table).live())
+    listed = RootManifest(path).manifests
     assert sorted(zip(listed.spec_id.tolist(), listed.content.tolist(), strict=True)) == [(0, 0), (3, 0), (3, 1)]
-    assert rows_of(read_entries(listed, LAYOUT.union, EntryColumns(WHOLE))) == rows_of(live)
-
-
-def test_files_that_another_snapshot_added_are_existing_ones(tmp_path: Path) -> None:
-    table, path = rooted(tmp_path, [file(3, 5, "ap")])
-    back = write_manifests_from_root(RootManifest(path), table.metadata, str(tmp_path), snapshot_id=1)
-    assert (back.added_files.tolist(), back.existing_files.tolist()) == ([0], [1])
-    listed = parse_manifest_list(encode_manifest_list(back, ListedSnapshot(2, 1, SNAPSHOT_ID, 10)).data, "")
-    entries = read_entries(listed, LAYOUT.union)
-    assert (entries.status.tolist(), entries.sequence_number.tolist()) == ([0], [9])
-    assert entries.ints("snapshot_id").tolist() == [SNAPSHOT_ID]
 
 
 def grid() -> list[dict[str, Any]]:
@@ -255,11 +238,7 @@ def test_a_partition_field_whose_source_no_schema_has_keeps_its_values(tmp_path:
     table = layout.write_table(tmp_path / "table", typed)
     path = str(tmp_path / "root.parquet")
     write_root(table, path, table.current_snapshot())
-    root = RootManifest(path)
     assert read_root(path, layout.union).array("partition.1000").to_pylist() == ["x"]
-    back = write_manifests_from_root(root, table.metadata, str(tmp_path), snapshot_id=SNAPSHOT_ID)
-    listed = parse_manifest_list(encode_manifest_list(back, ListedSnapshot(2, SNAPSHOT_ID, None, 9)).data, "")
-    assert read_entries(listed, layout.union).array("partition.1000").to_pylist() == ["x"]
     with pytest.raises(CorruptMetadataError, match=r"type of partition field .* is not known"):
         layout.write(tmp_path, replace(typed, partition_types=layout.entries([{}]).partition_types))
 
@@ -267,10 +246,8 @@ def test_a_partition_field_whose_source_no_schema_has_keeps_its_values(tmp_path:
 def test_a_table_without_data_has_an_empty_root(tmp_path: Path) -> None:
     table, path = rooted(tmp_path, [])
     assert write_root(table, path, None).entries == 0
-    root = RootManifest(path)
     assert len(read_root(path, LAYOUT.union)) == 0
-    assert len(root.manifests) == 0
-    assert len(write_manifests_from_root(root, table.metadata, str(tmp_path), snapshot_id=1)) == 0
+    assert len(RootManifest(path).manifests) == 0
 
 
 def test_a_root_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ BAD_ROOTS: dict[str, tuple[Callable[[pa.Table], pa.Table], dict[str, str], str]]
     "format 3": (lambda t: t, {"format__version": "3"}, "manifest of format 3, not a v4 root"),
     "no tracking": (lambda t: t.drop_columns("tracking"), {}, "lacks the columns with the field ids 0"),
     "other ids": (
-        lambda t: t.cast(pa.schema([f.with_metadata({"PARQUET:field_id": "9"}) for f in t.schema])),
+        lambda t: t.cast(pa.schema([f.with_metadata({"PARQUET:field_id": f"{n}"}) for n, f in enumerate(t.schema)])),
         {},
         "lacks the columns with the field ids 0, 134",
     ),
@@ -177,6 +177,12 @@ BAD_ROOTS: dict[str, tuple[Callable[[pa.Table], pa.Table], dict[str, str], str]]
         with_field("manifest_info", "dv", first(b"\x01\x05")),
         {},
         "damaged deletion vector of .*: not a bitmap",
+    ),
+    "a leaf twice": (lambda t: pa.concat_tables([t, t]), {}, "refers to .*-leaf-0.parquet twice"),
+    "an id twice": (
+        lambda t: t.append_column(t.schema.field("location").with_name("other"), t.column("location")),
+        {},
+        "two columns have the field id 100",
     ),
     "no info": (with_column("manifest_info", lambda a: pa.nulls(len(a), a.type)), {}, "without manifest_info|no valid"),
     "other row count": (with_column("record_count", constant(7)), {}, "rows, and .* counts 7"),
@@ -198,12 +204,20 @@ BAD_ROOTS: dict[str, tuple[Callable[[pa.Table], pa.Table], dict[str, str], str]]
 
 @pytest.mark.parametrize(("change", "properties", "message"), BAD_ROOTS.values(), ids=BAD_ROOTS)
 def test_a_bad_root_is_an_error_that_names_it(
-    tree: Tree, change: Callable[[pa.Table], pa.Table], properties: dict[str, str], message: str
+    tree: Tree,
+    change: Callable[[pa.Table], pa.Table],
+    properties: dict[str, str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     rewrite(tree.root, nullable(change), **properties)
     with pytest.raises(FloeplanError, match=message) as caught:
         tree.plan()
     assert tree.root in caught.value.message or any(leaf in caught.value.message for leaf in tree.leaves)
+    metadata = str(tree.table.metadata_location)
+    assert main(["plan", metadata, "--root", tree.root, "--no-footers"]) == caught.value.exit_code
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"floeplan: {caught.value.message}\n")
 
 
 def nullable(change: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:
@@ -232,9 +246,16 @@ def test_a_truncated_leaf_is_an_error(tree: Tree) -> None:
         tree.plan()
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_an_error_in_one_of_many_leaves_names_that_leaf(tree: Tree, at: int) -> None:
+    rewrite(tree.leaves[at], with_column("spec_id", constant(77)))
+    with pytest.raises(CorruptMetadataError, match=f"{tree.leaves[at]} has files of partition spec 77"):
+        tree.plan()
+
+
 def test_a_root_that_refers_to_itself_is_an_error(tree: Tree) -> None:
-    rewrite(tree.root, with_column("location", constant(f"file://{tree.root}")))
-    rewrite(tree.root, with_column("record_count", constant(pq.read_metadata(tree.root).num_rows)))
+    rewrite(tree.root, with_column("location", first(f"file://{tree.root}")))
+    rewrite(tree.root, with_column("record_count", first(pq.read_metadata(tree.root).num_rows)))
     with pytest.raises(CorruptMetadataError, match="is a leaf and refers to manifests: the tree has two levels"):
         tree.plan()
 
@@ -248,6 +269,15 @@ def test_a_file_of_a_spec_without_a_tuple_is_an_error_and_not_pruned(tree: Tree)
     rewrite(of_spec_1, lambda table: table.drop_columns("partition"))
     with pytest.raises(CorruptMetadataError, match="without a value of its partition field 'region'"):
         tree.plan("region = 'a'")
+
+
+def test_a_value_of_a_field_that_the_spec_does_not_have_is_ignored(tree: Tree) -> None:
+    """Only the spec tells a value that is null from a field that the spec does not have."""
+    rewrite(tree.leaves[0], with_field("partition", "region", constant("a")))
+    opened = MetadataTree(tree.root, tree.table.metadata)
+    entries = opened.read_entries(opened.manifests, opened.types.union, EntryColumns()).live()
+    assert entries.array("partition.1000").to_pylist() == [None, "a", "b", "b"]
+    assert tree.plan("region = 'b'") == ["0", "2", "3"]
 
 
 def test_a_tuple_of_another_type_is_an_error(tree: Tree) -> None:

@@ -1,8 +1,8 @@
-"""Writing the root manifest of a snapshot, and manifests from a root manifest.
+"""Writing the root manifest of a snapshot.
 
-Rule: the file holds all that the manifests hold of live files, of every spec; ``write_manifests_from_root``
-gives back manifests whose entries are the same. Partition values are kept as they are, never recovered from bounds, so
-files without statistics and bucket fields come back too. See ``floeplan.metadata.root`` for the columns.
+Rule: the file holds all that the manifests hold of live files, of every spec. Partition values are kept as they are,
+never recovered from bounds, so files without statistics and bucket fields are complete too. See
+``floeplan.metadata.root`` for the columns.
 
 Partition ranges: for a field of the file's own spec both ends are the partition value itself, for every function
 (bucket too) and with any statistics. For a field of another spec the ends are the function of the file's bounds, if it
@@ -13,10 +13,9 @@ are outside of it. Fail-safe: everything else is null, unknown.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -41,9 +40,7 @@ from floeplan.metadata.manifests.entries import (
     Content,
     EntriesTable,
     EntryColumns,
-    Status,
     partition_column,
-    with_status,
 )
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
 from floeplan.metadata.manifests.manifest_list import (
@@ -54,10 +51,10 @@ from floeplan.metadata.manifests.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
-from floeplan.metadata.manifests.schemas import manifest_suffix
 from floeplan.metadata.manifests.values import decode_bounds, decode_values, fitting, partition_arrow_type, to_logical
-from floeplan.metadata.manifests.writer import manifest_row, write_manifest
-from floeplan.metadata.root import HEADER_KEY, LEAF_OF_MAP, PLAIN, RootHeader, RootManifest
+from floeplan.metadata.manifests.writer import manifest_row
+from floeplan.metadata.root import HEADER_KEY, LEAF_OF_MAP, PLAIN, RootHeader
+from floeplan.metadata.v4.convert import runs, sorted_by_partition
 from floeplan.metadata.v4.stats import unpack_map
 from floeplan.partition.fields import BoundField, source_types
 from floeplan.partition.transforms import apply_vector, integer_limits
@@ -121,8 +118,9 @@ def write_root(
     manifests = ManifestListTable.empty()
     if snapshot is not None:
         manifests = read_manifest_list(snapshot.manifest_list, table.io, table_location=metadata.location)
-    entries = _sorted(read_entries(manifests, union, EntryColumns(WHOLE), io=table.io, live=True))
-    groups = list(_row_groups(entries, row_group_entries))
+    found = read_entries(manifests, union, EntryColumns(WHOLE), io=table.io, live=True)
+    entries = sorted_by_partition(found, found.content != Content.DATA)
+    groups = list(runs(entries.spec_id * 2 + (entries.content != Content.DATA), row_group_entries))
     maps = {name: unpack_map(entries.array(name)) for name in STAT_MAPS}
     columns = _stat_columns({key for found in maps.values() for key in found}, metadata)
     types = entries.partition_types
@@ -147,64 +145,6 @@ def write_root(
         row_groups=len(groups),
         bytes=size,
     )
-
-
-def write_manifests_from_root(
-    root: RootManifest,
-    metadata: TableMetadata,
-    folder: str,
-    *,
-    snapshot_id: int,
-    format_version: int | None = None,
-    io: FileIO | None = None,
-    codec: str = "deflate",
-) -> ManifestListTable:
-    """Write the entries of a root manifest as manifests, one per row group and so of one spec each.
-
-    Files that ``snapshot_id`` added stay added, all others become existing ones with the snapshot and the sequence
-    numbers they have. The rows returned are for ``write_manifest_list``.
-    """
-    union = UnionPartitionType.of_table(metadata)
-    specs = {spec.spec_id: spec for spec in metadata.partition_specs}
-    version = format_version or metadata.format_version
-    groups, name, written = root.manifests, uuid4(), []
-    for group in range(len(groups)):
-        entries = root.read_entries(groups, union, EntryColumns(WHOLE), rows=np.array([group]))
-        added_by = entries.ints("snapshot_id")
-        added = (entries.status == Status.ADDED) & (added_by == snapshot_id)
-        written.append(
-            write_manifest(
-                f"{folder.rstrip('/')}/{name}-m{group}.{manifest_suffix(version)}",
-                with_status(entries, np.where(added, Status.ADDED, Status.EXISTING), added_by),
-                specs[int(groups.spec_id[group])],
-                metadata.schema(),
-                union=union,
-                format_version=version,
-                content=int(groups.content[group]),
-                snapshot_id=snapshot_id,
-                io=io,
-                codec=codec,
-            )
-        )
-    return concat_manifest_lists(written) if written else ManifestListTable.empty()
-
-
-def _sorted(entries: EntriesTable) -> EntriesTable:
-    """Data before deletes, then by spec, then by the union tuple; ties keep the order of the manifests."""
-    columns = {"deletes": pa.array(entries.content != Content.DATA), "spec_id": entries.array("spec_id")}
-    for field_id, values in entries.partition_columns().items():
-        if not pa.types.is_null(values.type):
-            columns[str(field_id)] = values
-    order = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
-    return entries.take(order.to_numpy())
-
-
-def _row_groups(entries: EntriesTable, most: int) -> Iterator[slice]:
-    """Runs of rows of one content and spec, limited in length."""
-    kind = entries.spec_id * 2 + (entries.content != Content.DATA)
-    breaks = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), len(entries)]
-    for start, end in pairwise(breaks):
-        yield from (slice(at, min(at + most, end)) for at in range(start, end, most))
 
 
 def _stat_columns(field_ids: set[int], metadata: TableMetadata) -> dict[str, tuple[int, PrimitiveType | None]]:

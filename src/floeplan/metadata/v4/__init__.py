@@ -18,7 +18,8 @@ Reading order:
 - ``row_entries``: rows of manifests as manifest entries.
 - ``listing``: a root as a manifest list: its own files, and the manifests it refers to.
 - ``tree``: a root and its leaves as ``floeplan.snapshot.reader`` reads a snapshot.
-- ``writer``: rows of data files and references to manifests, written as Parquet.
+- ``writer``: rows of data files, written as Parquet.
+- ``references``: rows of a root that refer to manifests.
 - ``convert``: a snapshot as a tree.
 - ``to_manifests``: manifests of format 1 to 3 from a tree.
 - ``commits``: appends and deletes as new roots of a scratch tree.

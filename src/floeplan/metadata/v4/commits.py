@@ -30,16 +30,14 @@ from floeplan.errors import BadInputError
 from floeplan.metadata.files import local_path, write_file
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.v4.fields import EntryStatus
+from floeplan.metadata.v4.references import Reference, leaf_reference, reference_rows
 from floeplan.metadata.v4.row_entries import live_rows
 from floeplan.metadata.v4.writer import (
     ManifestLayout,
     ManifestOptions,
-    Reference,
     Vectors,
     data_rows,
-    leaf_reference,
     manifest_bytes,
-    reference_rows,
     root_properties,
 )
 from floeplan.vectors import Ints, Mask, one_array

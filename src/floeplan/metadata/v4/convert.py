@@ -45,21 +45,19 @@ from floeplan.metadata.manifests.manifest_list import (
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.metadata.v4.fields import PROFILE, ContentType, EntryStatus
+from floeplan.metadata.v4.references import Reference, leaf_reference, reference_rows
 from floeplan.metadata.v4.stats import METRIC_OF_MAP, unpack_map
 from floeplan.metadata.v4.writer import (
     ManifestLayout,
     ManifestOptions,
-    Reference,
     Vectors,
     data_rows,
-    leaf_reference,
     manifest_bytes,
-    reference_rows,
     root_properties,
 )
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
-from floeplan.vectors import Mask
+from floeplan.vectors import Ints, Mask
 
 LEAF_ENTRIES = 10_000
 """Rows of a leaf at most, and the most data files that stay in the root."""
@@ -161,14 +159,17 @@ class _TreeWriter:
         entries = read_entries(manifests, self.union, EntryColumns(WHOLE), io=self.source_io, live=True)
         is_data = entries.content == Content.DATA
         is_vector = ~is_data & to_mask(pc.equal(entries.array("file_format"), "PUFFIN"))
-        data, others = _sorted(entries.filter(is_data)), entries.filter(~is_data & ~is_vector)
+        data, others = entries.filter(is_data), entries.filter(~is_data & ~is_vector)
+        data = sorted_by_partition(data, data.valid("first_row_id"))
         vectors = self._vectors(data, entries.filter(is_vector))
         layout = ManifestLayout.of(self.metadata, self._stat_columns(data), data.partition_types)
         status = np.where(self._added(data), EntryStatus.ADDED, EntryStatus.EXISTING)
         rows = data_rows(layout, data, vectors, status, self.lost)
         parts = [rows]
         if leaf_entries and len(rows) > leaf_entries:
-            references = [self._leaf(rows[part]) for part in _leaves(data, leaf_entries)]
+            # Row ids are for all files of a leaf or for none.
+            kinds = data.spec_id * 2 + data.valid("first_row_id")
+            references = [self._leaf(rows[part]) for part in runs(kinds, leaf_entries)]
             parts = [reference_rows(layout, references)]
         deletes = [self._delete_manifest(others, spec_id) for spec_id in np.unique(others.spec_id).tolist()]
         if deletes:
@@ -285,9 +286,9 @@ def _older_reference(manifests: ManifestListTable, row: int, sequence_number: in
     )
 
 
-def _sorted(entries: EntriesTable) -> EntriesTable:
-    """By spec, then by the union tuple; ties keep the order of the manifests. Files without row ids come first."""
-    columns = {"rows": pa.array(entries.valid("first_row_id")), "spec_id": entries.array("spec_id")}
+def sorted_by_partition(entries: EntriesTable, last: Mask) -> EntriesTable:
+    """Entries where the mask is false first, then by spec and by the union tuple; ties keep the manifests' order."""
+    columns = {"last": pa.array(last), "spec_id": entries.array("spec_id")}
     for field_id, values in entries.partition_columns().items():
         if not pa.types.is_null(values.type):
             columns[str(field_id)] = values
@@ -295,9 +296,8 @@ def _sorted(entries: EntriesTable) -> EntriesTable:
     return entries.take(order.to_numpy())
 
 
-def _leaves(data: EntriesTable, most: int) -> Iterator[slice]:
-    """Runs of rows of one spec, limited in length; row ids are for all files of a leaf or for none."""
-    kinds = data.spec_id * 2 + data.valid("first_row_id")
-    breaks = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(data)]
+def runs(kinds: Ints, most: int) -> Iterator[slice]:
+    """Runs of rows of one kind, limited in length."""
+    breaks = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
     for start, end in pairwise(breaks):
         yield from (slice(at, min(at + most, end)) for at in range(start, end, most))

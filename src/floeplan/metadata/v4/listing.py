@@ -7,7 +7,8 @@ The rows of the list are what a plan can skip:
 - every manifest of format 1 to 3 that the root refers to.
 
 Fail-safe: a row of the root that would inherit, a reference without counts, to an encrypted manifest or to one of an
-unknown format, and positions beyond a leaf are errors. Counts of a leaf never prove it empty.
+unknown format, two references to one manifest, and positions beyond a leaf are errors. Counts of a leaf never prove it
+empty.
 """
 
 from __future__ import annotations
@@ -137,8 +138,12 @@ def _references(rows: Rows, references: Ints, table_location: str, removed: dict
     }
     versions, contents = rows.ints((ids.FILE_FORMAT_VERSION,)), rows.ints((ids.CONTENT_TYPE,))
     records = rows.ints((ids.RECORD_COUNT,))
+    seen: set[str] = set()
     for row in references.tolist():
         path = str(names[row].as_py())
+        if path in seen:
+            raise _corrupt(rows, f"refers to {path} twice: its files would be read twice")
+        seen.add(path)
         if not has_info[row]:
             raise _corrupt(rows, f"refers to {path} without manifest_info")
         values = {name: int(column[row]) for name, column in numbers.items()}

@@ -170,9 +170,13 @@ def _columns_by_id(
     found: dict[Path, tuple[Names, pa.DataType]] = {}
     for field in fields:
         path, here = (*above, field_id_of(field)), (*names, field.name)
-        found.setdefault(path, (here, field.type))
+        if path[-1] < 0:
+            continue  # a column without an id is none of Iceberg's
+        if path in found:
+            raise ValueError(f"two columns have the field id {path[-1]}")
+        found[path] = here, field.type
         if pa.types.is_struct(field.type):
-            found |= {key: value for key, value in _columns_by_id(field.type, path, here).items() if key not in found}
+            found |= _columns_by_id(field.type, path, here)
     return found
 
 

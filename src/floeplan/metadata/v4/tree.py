@@ -22,7 +22,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import DoubleType, FloatType, LongType
 
-from floeplan.errors import BadInputError, UnsupportedError
+from floeplan.errors import BadInputError, FloeplanError, UnsupportedError
 from floeplan.metadata.files import MAX_WORKERS, local_path
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, Origin
 from floeplan.metadata.manifests.manifest_list import UNKNOWN, ManifestListTable
@@ -209,7 +209,15 @@ class MetadataTree:
         for manifest, leaf, rows in zip(numbers, leaves, _each(load, leaves, workers), strict=True):
             if rows is not None:
                 groups.setdefault(id(leaf.found), []).append((manifest, rows))
-        return [self._group_entries(group, columns, vectors=vectors) for group in groups.values()]
+        return [self._of_group(group, columns, vectors=vectors) for group in groups.values()]
+
+    def _of_group(self, group: Sequence[tuple[int, Rows]], columns: EntryColumns, *, vectors: bool) -> EntriesTable:
+        try:
+            return self._group_entries(group, columns, vectors=vectors)
+        except FloeplanError:
+            for leaf in group:  # the error of the whole names the first leaf, whichever is wrong
+                self._group_entries([leaf], columns, vectors=vectors)
+            raise
 
     def _group_entries(
         self, group: Sequence[tuple[int, Rows]], columns: EntryColumns, *, vectors: bool

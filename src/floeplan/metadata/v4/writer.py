@@ -1,4 +1,4 @@
-"""Writes v4 manifests: rows of data files with their deletion vectors, and references to manifests.
+"""Writes v4 manifests: rows of data files with their deletion vectors.
 
 Rule: one ``ManifestLayout`` describes root and leaves of a tree: the union tuple, and the columns with statistics. Rows
 are Arrow tables of its schema, written as one Parquet row group. Paths below the table location are stored relative to
@@ -10,7 +10,7 @@ Fail-safe: a path that would be read back as another one, and a value that does 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,16 +20,15 @@ import pyarrow.parquet as pq
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField, PrimitiveType, StructType, UnknownType
 
-from floeplan.errors import CorruptMetadataError, UnsupportedError
-from floeplan.format4 import first_relative
+from floeplan.errors import CorruptMetadataError
+from floeplan.format4 import relative_paths
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.metadata.manifests.parquet_reader import field_id_of
 from floeplan.metadata.manifests.values import to_logical
 from floeplan.metadata.v4 import fields as ids
-from floeplan.metadata.v4.fields import ContentType, EntryStatus
-from floeplan.metadata.v4.mumbling import encode_positions
+from floeplan.metadata.v4.fields import ContentType
 from floeplan.metadata.v4.schemas import content_stats_type, stored_schema, tracked_file_schema, union_tuple_type
-from floeplan.metadata.v4.stats import METRIC_OF_MAP, aggregate, typed_values, unpack_map
+from floeplan.metadata.v4.stats import METRIC_OF_MAP, typed_values, unpack_map
 from floeplan.partition.fields import source_types
 from floeplan.vectors import Ints, valid_mask
 
@@ -103,7 +102,7 @@ class ManifestLayout:
     def table(self, columns: Mapping[str, pa.Array], rows: int) -> pa.Table:
         """Rows of these columns; others are null."""
         arrays = [
-            _cast(columns[field.name], field.type) if field.name in columns else _nothing(field.type, rows)
+            cast(columns[field.name], field.type) if field.name in columns else nulls_of(field.type, rows)
             for field in self.schema
         ]
         return pa.Table.from_arrays(arrays, schema=self.schema)
@@ -113,16 +112,16 @@ class ManifestLayout:
         fields, arrays = list(self.schema.field(name).type), []
         for field in fields:
             given = values.get(field.name)
-            array = _nothing(field.type, rows) if given is None else _cast(given, field.type)
+            array = nulls_of(field.type, rows) if given is None else cast(given, field.type)
             arrays.append(array if field.nullable or not array.null_count else array.fill_null(_dummy(field.type)))
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=None if valid is None else pc.invert(valid))
 
 
-def _nothing(type_: pa.DataType, rows: int) -> pa.Array:
+def nulls_of(type_: pa.DataType, rows: int) -> pa.Array:
     """Nulls; Arrow writes a struct that is null only if its required fields have values."""
     if not pa.types.is_struct(type_):
         return pa.nulls(rows, type_)
-    arrays = [_nothing(field.type, rows) if field.nullable else pa.repeat(_dummy(field.type), rows) for field in type_]
+    arrays = [nulls_of(field.type, rows) if field.nullable else pa.repeat(_dummy(field.type), rows) for field in type_]
     return pa.StructArray.from_arrays(arrays, fields=list(type_), mask=pa.array(np.ones(rows, dtype=np.bool_)))
 
 
@@ -130,7 +129,8 @@ def _dummy(type_: pa.DataType) -> pa.Scalar:
     return pa.scalar("" if pa.types.is_large_string(type_) else 0, type_)
 
 
-def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+def cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """An array in another type; refused if a value does not fit."""
     if array.type == type_:
         return array
     if isinstance(type_, pa.BaseExtensionType):
@@ -139,33 +139,6 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array.cast(type_)
     except pa.ArrowException as error:
         raise CorruptMetadataError(f"a value does not fit its type {type_}: {error}") from error
-
-
-def relative_paths(location: str, paths: pa.Array) -> pa.Array:
-    """Paths as format 4 stores them: relative below the table location, otherwise as they are.
-
-    Raises:
-        UnsupportedError: A path elsewhere has no URI scheme, and would be read as a relative one.
-    """
-    prefix = f"{location}/"
-    below = pc.starts_with(paths, prefix)
-    if len(paths) and pc.all(below, min_count=0).as_py():
-        short = pc.utf8_slice_codeunits(paths, len(prefix))
-    else:
-        short = pc.if_else(below, pc.utf8_slice_codeunits(paths, len(prefix)), paths)
-    # A name with a colon can look like one with a scheme, which is an absolute path.
-    if pc.any(pc.match_substring(short, ":"), min_count=0).as_py():
-        looks_absolute = pc.and_(below, pc.match_substring_regex(short, "^[A-Za-z][A-Za-z0-9+.-]*:"))
-        short = pc.if_else(looks_absolute, paths, short)
-    elsewhere = paths.filter(pc.invert(pc.fill_null(below, True)))
-    wrong = first_relative(elsewhere) if len(elsewhere) else None
-    if wrong is not None:
-        raise UnsupportedError(
-            f"format {ids.FORMAT_VERSION} would take {wrong!r} for a relative path: it has no URI scheme and is "
-            f"not below the table location {location!r}",
-            context={"file": wrong},
-        )
-    return short
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +214,7 @@ def _tuples(layout: ManifestLayout, entries: EntriesTable) -> pa.Array:
         name, type_ = partition_column(field_id_of(field)), entries.partition_types.get(field_id_of(field))
         known = type_ is not None and name in entries and not isinstance(type_, UnknownType)
         values = to_logical(type_, entries.array(name)) if known and type_ is not None else pa.nulls(len(entries))
-        arrays.append(_cast(values, field.type))
+        arrays.append(cast(values, field.type))
     return pa.StructArray.from_arrays(arrays, fields=fields)
 
 
@@ -257,145 +230,19 @@ def _content_stats(layout: ManifestLayout, entries: EntriesTable, dropped: set[s
         for metric in field.type:
             raw = maps.get(metric.name, {}).get(field_id)
             if raw is None:
-                metrics[metric.name] = _nothing(metric.type, len(entries))
+                metrics[metric.name] = nulls_of(metric.type, len(entries))
                 continue
             values = typed_values(layout.columns[field_id], raw) if metric.name.endswith("_bound") else raw
             if values is None or values.null_count > raw.null_count:
                 dropped.add("bounds that are not values of their column's type")
             nothing = values is None or pa.types.is_struct(metric.type)
-            metrics[metric.name] = _nothing(metric.type, len(entries)) if nothing else _cast(values, metric.type)
+            metrics[metric.name] = nulls_of(metric.type, len(entries)) if nothing else cast(values, metric.type)
             known |= valid_mask(metrics[metric.name])
         if "tight_bounds" in metrics:
             metrics["tight_bounds"] = pa.array(np.zeros(len(entries), dtype=np.bool_), mask=~known)
         parts = list(metrics.values())
         arrays.append(pa.StructArray.from_arrays(parts, fields=list(field.type), mask=pa.array(~known)))
     return pa.StructArray.from_arrays(arrays, fields=fields)
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A row of a root that refers to a manifest.
-
-    Attributes:
-        location: The manifest.
-        size: Its bytes.
-        records: Its rows.
-        status: A value of ``EntryStatus``.
-        snapshot_id: The snapshot that added the manifest.
-        sequence_number: Its sequence number.
-        counts: Files and rows by stored status.
-        min_sequence_number: The oldest data sequence number of its live files.
-        first_row_id: Where the row ids of its files begin.
-        content: A data or delete manifest.
-        older: Whether it is a manifest of format 1 to 3; those have one spec.
-        spec_id: That spec.
-        stats: Its content statistics, as one row.
-        removed: Positions of rows that are not live any more.
-        dv_snapshot_id: The snapshot that changed them last.
-        deleted: Those that the snapshot deleted.
-        replaced: Those that the snapshot replaced.
-    """
-
-    location: str
-    size: int
-    records: int
-    status: EntryStatus
-    snapshot_id: int
-    sequence_number: int
-    counts: Mapping[str, tuple[int, int]]
-    min_sequence_number: int
-    first_row_id: int | None = None
-    content: ContentType = ContentType.DATA_MANIFEST
-    older: bool = False
-    spec_id: int | None = None
-    stats: pa.StructArray | None = None
-    removed: Ints | None = None
-    dv_snapshot_id: int | None = None
-    deleted: Ints | None = None
-    replaced: Ints | None = None
-
-
-def leaf_reference(
-    rows: pa.Table, location: str, size: int, snapshot_id: int, sequence_number: int, *, with_stats: bool = True
-) -> Reference:
-    """The reference to a leaf that a snapshot adds."""
-    tracking, records = rows.column("tracking").combine_chunks(), rows.column("record_count").to_numpy()
-    status = pc.struct_field(tracking, "status").to_numpy()
-    # Without a first row id of its leaf a file has none, even if its row has one.
-    sequence, first_rows = (
-        pc.struct_field(tracking, name).drop_null().to_numpy() for name in ("sequence_number", "first_row_id")
-    )
-    of_status = {
-        "added": status == EntryStatus.ADDED,
-        "existing": (status == EntryStatus.EXISTING) | (status == EntryStatus.MODIFIED),
-        "deleted": status == EntryStatus.DELETED,
-        "replaced": status == EntryStatus.REPLACED,
-    }
-    stats = None
-    if with_stats and "content_stats" in rows.column_names:
-        stats = aggregate(rows.column("content_stats").combine_chunks(), records)
-    return Reference(
-        location=location,
-        size=size,
-        records=len(rows),
-        status=EntryStatus.ADDED,
-        snapshot_id=snapshot_id,
-        sequence_number=sequence_number,
-        counts={name: (int(mask.sum()), int(records[mask].sum())) for name, mask in of_status.items()},
-        min_sequence_number=int(sequence.min()) if len(sequence) else sequence_number,
-        first_row_id=int(first_rows.min()) if len(first_rows) else None,
-        stats=stats,
-    )
-
-
-def reference_rows(layout: ManifestLayout, references: Sequence[Reference]) -> pa.Table:
-    """Rows that refer to manifests."""
-    rows = len(references)
-
-    def column(values: Iterable[object], type_: pa.DataType) -> pa.Array:
-        return pa.array(list(values), type_)
-
-    def bitmaps(name: str) -> pa.Array:
-        found = (getattr(one, name) for one in references)
-        return column((None if p is None or not len(p) else encode_positions(p) for p in found), pa.binary())
-
-    tracking = {
-        name: column((getattr(one, name) for one in references), pa.int64())
-        for name in ("snapshot_id", "sequence_number", "dv_snapshot_id", "first_row_id")
-    }
-    tracking |= {
-        "status": column((int(one.status) for one in references), pa.int32()),
-        "file_sequence_number": tracking["sequence_number"],
-        "deleted_positions": bitmaps("deleted"),
-        "replaced_positions": bitmaps("replaced"),
-    }
-    info = {"min_sequence_number": column((one.min_sequence_number for one in references), pa.int64())}
-    for name in ids.FILE_COUNTS:
-        for at, what in enumerate(("files", "rows")):
-            counts = (one.counts.get(name, (0, 0))[at] for one in references)
-            info[f"{name}_{what}_count"] = column(counts, pa.int64())
-    info["dv"] = bitmaps("removed")
-    paths = relative_paths(layout.location, column((one.location for one in references), pa.string()))
-    made = {
-        "tracking": layout.struct("tracking", tracking, rows),
-        "content_type": column((int(one.content) for one in references), pa.int32()),
-        "format_version": column(
-            (ids.OLDER_FORMAT if one.older else ids.FORMAT_VERSION for one in references), pa.int32()
-        ),
-        "location": paths,
-        "file_format": column(
-            ("AVRO" if one.location.endswith(".avro") else "PARQUET" for one in references), pa.string()
-        ),
-        "record_count": column((one.records for one in references), pa.int64()),
-        "file_size_in_bytes": column((one.size for one in references), pa.int64()),
-        "spec_id": column((one.spec_id for one in references), pa.int32()),
-        "manifest_info": layout.struct("manifest_info", info, rows),
-    }
-    if layout.has("content_stats") and rows:
-        type_ = layout.schema.field("content_stats").type
-        stats = [_nothing(type_, 1) if one.stats is None else _cast(one.stats, type_) for one in references]
-        made["content_stats"] = pa.concat_arrays(stats)
-    return layout.table(made, rows)
 
 
 _DISTINCT = frozenset({"location", "record_count", "file_size_in_bytes", "tracking.first_row_id"})
