@@ -16,6 +16,8 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.table import Table
 from pyparsing import ParseBaseException
 
@@ -112,9 +114,9 @@ def test_spark_reads_the_same_rows_whoever_plans(
         found = filtered(spark, served.name(made), wheres)
         assert spark.table(served.name(made)).count() == len(true_rows(made))
     expected = true_matches(made)
-    # Where Iceberg's Java planning or Spark's readers lose rows, they may lose them here too, but no others.
-    lost = [where for where in wheres if found[where] != expected[where]]
-    assert {where: found[where] for where in lost} == {where: made.filtered(where) for where in lost}
+    # Where Iceberg's Java planning and Spark's readers lose rows, the readers may lose them here too, but no others.
+    for where in (where for where in wheres if found[where] != expected[where]):
+        assert set(made.filtered(where)) <= set(found[where]) <= set(expected[where]), where
     planned = served.plans(made) - before
     assert planned == 0 if by_client else planned >= len(wheres)
 
@@ -153,7 +155,9 @@ def test_pyiceberg_reads_the_same_rows_whoever_plans(
             # Where PyIceberg's own planning gives other rows than Spark, or fails, so may this, but not otherwise.
             if found != expected.get(where):
                 alone = keys_of(direct, text)
-                assert found == alone or (isinstance(found, str) and isinstance(alone, str)), where
+                failed = isinstance(found, str) and isinstance(alone, str)
+                # Its planning drops partitions of -0.0 for NOT IN (0.0), of which its row filter keeps the rows.
+                assert found == alone or failed or found == keys_of_rows(direct, text), where
     assert served.plans(made) > before
 
 
@@ -180,6 +184,13 @@ def keys_of(table: Table, text: str) -> list[int] | str:
         return sorted(table.scan(row_filter=text, selected_fields=("pk",)).to_arrow()["pk"].to_pylist())
     except Exception as error:
         return type(error).__name__
+
+
+def keys_of_rows(table: Table, text: str) -> list[int]:
+    """The ``pk`` of the rows that PyIceberg's filter of rows keeps, of all rows."""
+    rows = table.scan().to_arrow()
+    filter_ = expression_to_pyarrow(bind(table.schema(), parse(text), case_sensitive=True))
+    return sorted(rows.filter(filter_)["pk"].to_pylist())
 
 
 @pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.matrix), "merge-on-read"])

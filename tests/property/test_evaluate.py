@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.predicate.build import push_not, with_bloom
-from floeplan.predicate.evaluate import evaluate
+from floeplan.predicate.evaluate import evaluate, may_match
 from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.stats import StatsTable
 from tests.support.oracles import rows as oracle
@@ -28,6 +28,7 @@ def assert_sound(expr: IrExpr, data: Dataset, cut: list[range], stats: StatsTabl
         assert not lost, f"{expr}: container {container} has rows with the result {lost}"
         assert tri.keep[container] or True not in given_
         assert not tri.all_match[container] or given_ == {True} or not rows
+    assert may_match(expr, stats).tolist() == tri.may_true.tolist()
 
 
 @given(st.data())

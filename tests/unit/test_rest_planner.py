@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -392,6 +394,27 @@ def test_plans_are_kept_by_metadata_and_request(table: Table, monkeypatch: pytes
     for _ in range(2):
         scans_without.plan(table, request(), SPARK)
     assert len(made) == 6
+
+
+@pytest.mark.parametrize("values", [1, 1000])
+def test_plans_count_their_memory(archive: StaticTable, values: int) -> None:
+    def some(number: int) -> PlanTableScanRequest:
+        listed = [number * 1_000_000 + i for i in range(values)]
+        return PlanTableScanRequest.parse(json.dumps({"filter": {"type": "in", "term": "id", "values": listed}}))
+
+    scans = planner()
+    for number in range(5):  # what is kept once for all plans
+        scans.plan(archive, some(number), SPARK)
+    before = scans._plans.currsize
+    tracemalloc.start()
+    try:
+        for number in range(5, 15):
+            scans.plan(archive, some(number), SPARK)
+        gc.collect()
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown <= scans._plans.currsize - before, "of Python's objects alone"
 
 
 def test_room_is_made_before_every_file_is_planned(archive: StaticTable, monkeypatch: pytest.MonkeyPatch) -> None:

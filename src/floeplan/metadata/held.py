@@ -34,8 +34,8 @@ from pyiceberg.io import FileIO
 from floeplan.metadata.files import MAX_WORKERS
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
-from floeplan.metadata.manifests.stats import concat_stats, file_stats, grouped_stats
-from floeplan.partition.union import UnionPartitionType
+from floeplan.metadata.manifests.stats import concat_stats, file_stats, grouped_stats, manifest_stats
+from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.vectors import Ints
@@ -47,7 +47,8 @@ _MOST_BOUNDS, _LEAST_EVALUATED, _SLICE = 256, 4096, 65_536
 """Columns whose statistics of manifests are kept, entries below which they do not pay, and entries read at a time."""
 
 _BoundsKey: TypeAlias = tuple[Hashable, int, str]
-"""A snapshot, and the field id and type of a column."""
+"""A snapshot, and the field id and type of a column; the type of a field of the partition tuple is ``_SUMMARY``."""
+_SUMMARY = "partition summary"
 
 
 class EntriesSource(Protocol):
@@ -131,7 +132,7 @@ class EntriesMemory:
         return bool(each * entries * tables <= self._max_bytes)
 
     def find_bounds(self, key: _BoundsKey) -> ColumnStats | None:
-        """The statistics of a column for each manifest."""
+        """The statistics of a column, or of a field of the partition tuple, for each manifest."""
         with self._lock:
             return self._bounds.get(key)
 
@@ -210,6 +211,17 @@ class HeldEntries:
                     self.memory.keep_bounds(keys[i], stats)
                 known |= made
         return StatsTable(len(manifests), known) if known else None
+
+    def manifest_summaries(self, manifests: ManifestListTable, fields: Iterable[UnionField]) -> StatsTable:
+        """As ``manifest_stats``; decoding the summaries of a long manifest list takes longer than evaluating them."""
+        known = {}
+        for field_ in fields:
+            key = (self.snapshot, field_.id, _SUMMARY)
+            stats = self.memory.find_bounds(key) or manifest_stats(manifests, [field_]).columns.get(field_.id)
+            if stats is not None:
+                self.memory.keep_bounds(key, stats)
+                known[field_.id] = stats
+        return StatsTable(len(manifests), known)
 
     def _read(
         self,

@@ -34,7 +34,7 @@ from floeplan.partition.fields import BoundField, SourceTypes, bind_field, field
 from floeplan.partition.lift import WORST_FIRST, Exactness, lift
 from floeplan.predicate import ir
 from floeplan.predicate.build import and_, column_of, negate, or_, push_not
-from floeplan.predicate.evaluate import evaluate
+from floeplan.predicate.evaluate import may_match
 from floeplan.predicate.ir import FALSE, TRUE, CmpOp, IrExpr
 from floeplan.predicate.stats import StatsTable, Tri
 
@@ -161,7 +161,7 @@ def partition_answer(leaf: IrExpr, fields: Sequence[BoundField], stats: StatsTab
     for field in _fields_of(leaf, fields):
         if field.obstacle or field.column.field_id not in stats.columns:
             continue
-        may_true, may_false = (evaluate(lift(e, field).expr, stats).may_true for e in (leaf, negate(leaf)))
+        may_true, may_false = (may_match(lift(e, field).expr, stats) for e in (leaf, negate(leaf)))
         known = stats.columns[field.column.field_id]
         may_null = known.may_null if yields_null(leaf) else np.zeros(stats.length, dtype=np.bool_)
         answer = answer.refine(Tri(may_true, may_false, may_null))

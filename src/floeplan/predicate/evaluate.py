@@ -19,6 +19,7 @@ above everything, as in Spark. For a column without statistics and for an opaque
 from __future__ import annotations
 
 import math
+from functools import lru_cache, reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -35,12 +36,36 @@ from floeplan.vectors import Mask, arrow_binary
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"
 _NUMPY_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
+_MAY_BE = {
+    CmpOp.EQ: ("<=", ">="),
+    CmpOp.LT: ("<",),
+    CmpOp.LE: ("<=",),
+    CmpOp.GT: (">",),
+    CmpOp.GE: (">=",),
+}
+"""How an ordinary value must compare with a literal for the comparison to be TRUE."""
 _ARROW_COMPARE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
 
 
 def evaluate(expr: IrExpr, stats: StatsTable) -> Tri:
     """Answer the predicate for every container of the table."""
     return kleene(expr, stats.nonempty, lambda leaf: answer_leaf(leaf, stats))
+
+
+def may_match(expr: IrExpr, stats: StatsTable) -> Mask:
+    """Where TRUE may occur, as ``evaluate(expr, stats).may_true``; comparisons then need half as many masks."""
+    match expr:
+        case ir.And(operands):
+            return reduce(np.logical_and, (may_match(operand, stats) for operand in operands))
+        case ir.Or(operands):
+            return reduce(np.logical_or, (may_match(operand, stats) for operand in operands))
+        case ir.Cmp(column, op, value) if op in _MAY_BE and not (isinstance(value, float) and math.isnan(value)):
+            known = stats.columns.get(column.field_id)
+            if known is not None:
+                literal = in_domain(known, physical(column.type, value))
+                mask = reduce(np.logical_and, (_may_be(known, sign, literal) for sign in _MAY_BE[op]))
+                return mask | known.may_nan if op in (CmpOp.GT, CmpOp.GE) else mask
+    return evaluate(expr, stats).may_true
 
 
 def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
@@ -89,11 +114,7 @@ def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) 
     literal, nan = in_domain(stats, physical(type_, value)), stats.may_nan
 
     def may_be(op: str) -> Mask:
-        """Whether an ordinary value may compare so, by the bound that faces the literal; without a bound it may."""
-        bound = stats.lower if op in ("<", "<=") else stats.upper
-        if bound is None:
-            return stats.may_value
-        return stats.may_value & (~bound.valid | compare(bound.values, op, literal))
+        return _may_be(stats, op, literal)
 
     match op:
         case CmpOp.EQ:
@@ -111,6 +132,14 @@ def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) 
         case _:
             raise AssertionError(op)
     return Tri(may_true, may_false, stats.may_null)
+
+
+def _may_be(stats: ColumnStats, op: str, literal: Value | pa.Scalar) -> Mask:
+    """Whether an ordinary value may compare so, by the bound that faces the literal; without a bound it may."""
+    bound = stats.lower if op in ("<", "<=") else stats.upper
+    if bound is None:
+        return stats.may_value
+    return stats.may_value & (~bound.valid | compare(bound.values, op, literal))
 
 
 def _compare_nan(stats: ColumnStats, op: CmpOp) -> Tri:
@@ -144,8 +173,14 @@ def in_domain(stats: ColumnStats, value: Value) -> Value | pa.Scalar:
     if bound is None or isinstance(bound.values, np.ndarray):
         return value
     if isinstance(value, str | bytes):
-        return arrow_binary([value.encode() if isinstance(value, str) else value]).cast(bound.values.type)[0]
+        return _text_scalar(value, bound.values.type)
     return pa.scalar(value, type=bound.values.type)
+
+
+@lru_cache(maxsize=256)
+def _text_scalar(value: str | bytes, type_: pa.DataType) -> pa.Scalar:
+    """Cached, because every pruning pass compares the same literals."""
+    return arrow_binary([value.encode() if isinstance(value, str) else value]).cast(type_)[0]
 
 
 def compare(values: Vector, op: str, value: Value | pa.Scalar) -> Mask:

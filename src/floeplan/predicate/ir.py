@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from pyiceberg.types import PrimitiveType
 
@@ -55,6 +56,10 @@ def path_text(path: Sequence[str]) -> str:
     )
 
 
+_column_text = lru_cache(maxsize=1024)(path_text)
+"""Cached, because reports and explanations name the same few columns again and again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column bound by field id; ``path`` is for messages only."""
@@ -68,7 +73,7 @@ class Column:
         return hash(self.field_id)
 
     def __str__(self) -> str:
-        return path_text(self.path)
+        return _column_text(self.path)
 
 
 class IrExpr:

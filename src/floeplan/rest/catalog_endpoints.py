@@ -18,7 +18,6 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from operator import eq
 from typing import Any, TypeAlias, cast
 from urllib.parse import parse_qs
 
@@ -41,6 +40,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import IcebergBaseModel
+from sqlalchemy import bindparam
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -102,6 +102,17 @@ _HARMLESS = ("last-column-id",)
 """Deprecated fields of updates, which say what the schema says too."""
 _UPDATES = TypeAdapter(tuple[TableUpdate, ...])
 _REQUIREMENTS = TypeAdapter(tuple[TableRequirement, ...])
+_LISTED = IcebergTables.__table__.c
+_LOCATION = (
+    IcebergTables.__table__.select()
+    .with_only_columns(_LISTED.metadata_location)
+    .where(
+        _LISTED.catalog_name == bindparam("catalog"),
+        _LISTED.table_namespace == bindparam("namespace"),
+        _LISTED.table_name == bindparam("name"),
+    )
+)
+"""Where the metadata of a table of PyIceberg's SQL catalog is; building the statement takes longer than running it."""
 _THREADS, _MOST_TABLES = 8, 64
 _GZIP = b"\x1f\x8b"
 
@@ -299,12 +310,9 @@ class CatalogBackend:
         """Where the metadata of a table or view is, if the catalog tells that without reading it."""
         if not isinstance(self._catalog, SqlCatalog):
             return None
-        names = IcebergTables.__table__.c
-        columns = (names.catalog_name, names.table_namespace, names.table_name)
-        query = IcebergTables.__table__.select().with_only_columns(names.metadata_location)
+        place = {"catalog": self._catalog.name, "namespace": ".".join(name[:-1]), "name": name[-1]}
         with self._catalog.engine.connect() as connection:
-            place = (self._catalog.name, ".".join(name[:-1]), name[-1])
-            location: str | None = connection.execute(query.where(*map(eq, columns, place))).scalar()
+            location: str | None = connection.execute(_LOCATION, place).scalar()
         return location
 
     def _load_table(self, name: Identifier, known_tag: str, accepted: str) -> Response:

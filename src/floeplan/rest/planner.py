@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -66,8 +66,12 @@ _FEW_FILES, _FIRST_PAGE_BYTES = 1000, 1000
 _FIRST_BYTES = 64 * 1024
 """JSON of the first of several pages: clients parse it before they fetch the others, several of them at a time."""
 
-_FILE_BYTES = 300
-"""Memory of a planned file, about."""
+_PLAN_BYTES, _FILE_BYTES, _PER_REQUEST_BYTE = 64 * 1024, 300, 16
+"""Memory of a plan without its files, of a planned file, and of a byte of the request, about: Arrow's objects for the
+columns, and the report, which repeats the filter for every pass and spec."""
+
+_STATS_BYTES = 300
+"""Memory of the statistics of a column of a file, and of their JSON in a first page, about."""
 
 _SPLITS = "split_offsets"
 _READERS = 64
@@ -130,12 +134,13 @@ class PlannerOptions:
 class _Plan:
     """A plan in the cache: its files, the report of making it, and its first pages as they were last sent.
 
-    ``size`` is its memory in bytes; ``first`` holds the JSON of a first page by its end and by whether it is for
-    PyIceberg.
+    ``starts`` are those of its pages (``PlanFiles.page_starts``), ``size`` is its memory in bytes, and ``first``
+    holds the JSON of a first page by its end and by whether it is for PyIceberg.
     """
 
     files: PlanFiles
     report: Mapping[str, Any]
+    starts: Sequence[int]
     size: int
     first: dict[tuple[int, bool], tuple[bytes, bytes]] = field(default_factory=dict)
 
@@ -176,16 +181,16 @@ class ScanPlanner:
             CorruptMetadataError: Metadata that contradicts itself or cannot be read.
         """
         snapshot, schemas = _resolve(table, request)
-        plan, cached = self._planned(table, request, snapshot, schemas, caller)
+        text = request.text
+        plan, cached = self._planned(table, request, text, snapshot, schemas, caller)
         plan_id = str(uuid.uuid4())
         schema_ids = tuple(schema.schema_id for schema in schemas)
-        template = PlanTask(plan_id, request.text, -1 if snapshot is None else snapshot.snapshot_id, schema_ids, 0, 0)
-        starts = plan.files.page_starts(self._page_bytes(template.request), _FIRST_BYTES)
-        tasks = [replace(template, start=start, end=end) for start, end in pairwise(starts[1:])]
+        template = PlanTask(plan_id, text, -1 if snapshot is None else snapshot.snapshot_id, schema_ids, 0, 0)
+        tasks = [replace(template, start=start, end=end) for start, end in pairwise(plan.starts[1:])]
         owner, lifetime = {"principal": caller.principal, "table_uuid": _identity(table)}, self.options.token_seconds
         tokens = [self.keys.seal(task, lifetime=lifetime, **owner) for task in tasks]
         head = {"status": "completed", **({"plan-id": plan_id} if self.options.plan_ids else {}), "plan-tasks": tokens}
-        body = _body(head, plan, 0, starts[1], caller)
+        body = _body(head, plan, 0, plan.starts[1], caller)
         return PlanResponse(body, plan_id, _signed(plan.report, plan_id, caller, len(body), cached))
 
     def fetch_tasks(self, table: Table, token: str, caller: Caller) -> PlanResponse:
@@ -202,7 +207,7 @@ class ScanPlanner:
             if snapshot is None or not known.keys() >= set(task.schema_ids):
                 raise NoSuchPlanTaskError
             schemas = tuple(known[i] for i in task.schema_ids)
-            plan, _ = self._planned(table, request, snapshot, schemas, caller)
+            plan, _ = self._planned(table, request, task.request, snapshot, schemas, caller)
         except BadInputError:  # the plan could be made once: the table has changed since
             raise NoSuchPlanTaskError from None
         if not 0 <= task.start < task.end <= len(plan.files):
@@ -217,22 +222,23 @@ class ScanPlanner:
         self,
         table: Table,
         request: PlanTableScanRequest,
+        text: str,
         snapshot: Snapshot | None,
         schemas: tuple[Schema, ...],
         caller: Caller,
     ) -> tuple[_Plan, bool]:
-        """The plan, and whether it was in the cache."""
+        """The plan, and whether it was in the cache; ``text`` is the request as canonical JSON."""
         snapshot_id = None if snapshot is None else snapshot.snapshot_id
         schema_ids = tuple(schema.schema_id for schema in schemas)
         bounds = not caller.is_pyiceberg
-        key = (_identity(table), table.metadata_location, snapshot_id, schema_ids, bounds, request.text)
+        key = (_identity(table), table.metadata_location, snapshot_id, schema_ids, bounds, text)
         with self._lock:
             found = self._plans.get(key)
         if found is not None:
             return found, True
         if request.filter is True and not request.incremental:
             self._make_room(self._reader(table, snapshot).manifests)
-        made = self._make(table, request, snapshot, schemas, bounds)
+        made = self._make(table, request, text, snapshot, schemas, bounds)
         with self._lock:
             if made.size <= self.options.cache_bytes:
                 self._plans[key] = made
@@ -241,7 +247,7 @@ class ScanPlanner:
     def _make_room(self, manifests: ManifestListTable) -> None:
         """Drop plans before every file is planned, not after: the new plan must not come on top of them."""
         files = np.maximum(manifests.added_files, 0) + np.maximum(manifests.existing_files, 0)
-        room = min(int(files.sum()) * _FILE_BYTES, self.options.cache_bytes)
+        room = min(_PLAN_BYTES + int(files.sum()) * _FILE_BYTES, self.options.cache_bytes)
         before = len(self._plans)
         with self._lock:
             while self._plans and self._plans.currsize + room > self.options.cache_bytes:
@@ -254,6 +260,7 @@ class ScanPlanner:
         self,
         table: Table,
         request: PlanTableScanRequest,
+        text: str,
         snapshot: Snapshot | None,
         schemas: tuple[Schema, ...],
         bounds: bool,
@@ -277,7 +284,8 @@ class ScanPlanner:
         )
         report = scan_report(plan)
         report["floeplan"]["predicate"] = str(without_opaque(compiled.predicate))
-        return _Plan(pages, report, _size(pages))
+        starts = pages.page_starts(self._page_bytes(text), _FIRST_BYTES)
+        return _Plan(pages, report, starts, _size(pages) + _PER_REQUEST_BYTE * len(text))
 
     def _scan(
         self,
@@ -334,9 +342,11 @@ def _snapshot_key(table: Table, snapshot: Snapshot | None) -> _SnapshotKey:
 
 def _size(files: PlanFiles) -> int:
     """The memory of a plan, its first page included."""
+    if max(len(files), len(files.files.deletes)) <= _FEW_FILES:  # adding up their buffers takes longer than a page
+        stats = _STATS_BYTES * len(files.stats)
+        return _PLAN_BYTES + (_FILE_BYTES + _FIRST_PAGE_BYTES + stats) * (len(files) + len(files.files.deletes))
     parts = (files.files.entries, files.files.deletes, files.details)
-    each = 32 + _FIRST_PAGE_BYTES if len(files) <= _FEW_FILES else 32
-    return 4096 + sum(int(part.table.nbytes) for part in parts) + each * len(files)
+    return _PLAN_BYTES + sum(int(part.table.nbytes) for part in parts) + 32 * len(files)
 
 
 def _identity(table: Table) -> str:

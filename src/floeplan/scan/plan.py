@@ -307,7 +307,8 @@ class _Planner:
     def _pass_manifests(self) -> Mask:
         clock = time.perf_counter()
         bounds = self.reader.manifest_bounds(self.predicate.columns)
-        evaluation = evaluate_manifests(self.predicate, self.reader.manifests, bounds)
+        summaries = self.reader.manifest_summaries(self.predicate.fields)
+        evaluation = evaluate_manifests(self.predicate, self.reader.manifests, bounds, summaries)
         data, keep = ~is_delete_manifest(self.reader.manifests), evaluation.tri.keep
         kept, proven = int((keep & data).sum()), int((evaluation.tri.all_match & data).sum())
         effects = manifest_effects(evaluation, data, self.reader.manifests.spec_id)

@@ -10,7 +10,7 @@ column has no bounds there, its bounds overlap the values of the predicate, or o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
 from typing import Any
@@ -46,11 +46,12 @@ class Predicate:
     expr: IrExpr
     columns: Mapping[int, Column]
     union: UnionPartitionType
+    fields: tuple[UnionField, ...] = field(init=False)
+    """The partition fields derived from its columns."""
 
-    @property
-    def fields(self) -> tuple[UnionField, ...]:
-        """The partition fields derived from its columns."""
-        return tuple(field for field in self.union.fields if field.bound.source_id in self.columns)
+    def __post_init__(self) -> None:
+        derived = tuple(one for one in self.union.fields if one.bound.source_id in self.columns)
+        object.__setattr__(self, "fields", derived)
 
 
 class LeafAnswers:
@@ -219,31 +220,28 @@ class ConjunctEffect:
 
 def manifest_effects(evaluation: Evaluation, chosen: Mask, spec_id: npt.NDArray[Any]) -> tuple[ConjunctEffect, ...]:
     """The effects of pass 1: of partition summaries, and of bounds where manifests have them."""
-    specs = _masks_by_spec(spec_id, chosen)
-    found = []
     alone = evaluation.parts if evaluation.by_partition is None else evaluation.by_partition
-    for conjunct, part, partition in zip(evaluation.conjuncts, evaluation.parts, alone, strict=True):
+    masks = []
+    for part, partition in zip(evaluation.parts, alone, strict=True):
         by_partition = ~partition.keep | partition.all_match
-        masks = (~part.keep, by_partition, (~part.keep | part.all_match) & ~by_partition)
-        by_spec = {i: Decisions(_count(of), *(_count(of & mask) for mask in masks)) for i, of in specs.items()}
-        found.append(ConjunctEffect(conjunct, by_spec))
-    return tuple(found)
+        masks.append((~part.keep, by_partition, (~part.keep | part.all_match) & ~by_partition))
+    counted_by_spec = _decisions(_masks_by_spec(spec_id, chosen), masks)
+    return tuple(map(ConjunctEffect, evaluation.conjuncts, counted_by_spec))
 
 
 def entry_effects(
     predicate: Predicate, answers: LeafAnswers, evaluation: Evaluation, live: Mask, spec_id: npt.NDArray[Any]
 ) -> tuple[ConjunctEffect, ...]:
     """The effects of pass 2 on live entries."""
-    specs = _masks_by_spec(spec_id, live)
-    found = []
+    masks = []
     for conjunct, part in zip(evaluation.conjuncts, evaluation.parts, strict=True):
         alone = kleene(conjunct, answers.bounds.nonempty, answers.by_partition)
         by_partition = ~alone.keep | alone.all_match
         undecided = part.keep & ~part.all_match
         by_bounds = ~undecided & ~by_partition
-        bare = undecided & _without_bounds(conjunct, answers)
-        masks = (~part.keep, by_partition, by_bounds, bare)
-        by_spec = {i: Decisions(_count(of), *(_count(of & mask) for mask in masks)) for i, of in specs.items()}
+        masks.append((~part.keep, by_partition, by_bounds, undecided & _without_bounds(conjunct, answers)))
+    found = []
+    for conjunct, by_spec in zip(evaluation.conjuncts, _decisions(_masks_by_spec(spec_id, live), masks), strict=True):
         effect = ConjunctEffect(conjunct, by_spec)
         if effect.decisions.drops_few:
             effect = ConjunctEffect(conjunct, by_spec, _why_few_dropped(predicate, answers, live, conjunct))
@@ -270,6 +268,21 @@ def _masks_by_spec(spec_id: npt.NDArray[Any], chosen: Mask) -> dict[int, Mask]:
     specs = (np.flatnonzero(np.bincount(spec_id + 1)) - 1).tolist() if len(spec_id) else []
     masks = {specs[0]: chosen} if len(specs) == 1 else {spec: chosen & (spec_id == spec) for spec in specs}
     return {spec: mask for spec, mask in masks.items() if mask.any()}
+
+
+def _decisions(specs: Mapping[int, Mask], masks: Sequence[tuple[Mask, ...]]) -> list[dict[int, Decisions]]:
+    """For each conjunct, its decisions on the containers of each spec; its masks are in the order of ``Decisions``."""
+    if not masks:
+        return []
+    # All masks of all conjuncts at once, as bits: a call per mask and spec would take as long as evaluation.
+    bits = np.packbits(np.concatenate(masks), axis=1)
+    found: list[dict[int, Decisions]] = [{} for _ in masks]
+    for spec, of in specs.items():
+        counts = np.bitwise_count(bits & np.packbits(of)).sum(axis=1, dtype=np.int64)
+        total = _count(of)
+        for by_spec, numbers in zip(found, counts.reshape(len(masks), -1).tolist(), strict=True):
+            by_spec[spec] = Decisions(total, *numbers)
+    return found
 
 
 def _count(mask: Mask) -> int:

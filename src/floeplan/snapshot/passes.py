@@ -65,15 +65,19 @@ def is_delete_manifest(manifests: ManifestListTable) -> Mask:
 
 
 def evaluate_manifests(
-    predicate: Predicate, manifests: ManifestListTable, bounds: StatsTable | None = None
+    predicate: Predicate,
+    manifests: ManifestListTable,
+    bounds: StatsTable | None = None,
+    summaries: StatsTable | None = None,
 ) -> Evaluation:
     """Pass 1: evaluate the partition summaries of all specs; manifests without live files never match.
 
     ``bounds`` are statistics of columns for each manifest, which metadata trees have instead of summaries, and which
-    servers compute.
+    servers compute. ``summaries`` are the decoded partition summaries, if they are known.
     """
     live = ~((manifests.added_files == 0) & (manifests.existing_files == 0))
-    stats = manifest_stats(manifests, predicate.fields, live)
+    found = manifest_stats(manifests, predicate.fields) if summaries is None else summaries
+    stats = StatsTable(found.length, found.columns, live)
     fields = [field.bound for field in predicate.fields]
 
     known: dict[int, Tri] = {}

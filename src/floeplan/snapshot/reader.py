@@ -38,7 +38,8 @@ from floeplan.metadata.manifests.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import TruncatedList, find_truncation, read_entries
-from floeplan.partition.union import UnionPartitionType
+from floeplan.metadata.manifests.stats import manifest_stats
+from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import DELETE_COLUMNS, ScanDeletes
 from floeplan.vectors import Ints, Mask
@@ -209,6 +210,12 @@ class SnapshotReader:
         live = (self.manifests.added_files != 0) | (self.manifests.existing_files != 0)
         chosen = live & (self.manifests.content == content)
         return np.flatnonzero(chosen if keep is None else chosen & keep)
+
+    def manifest_summaries(self, fields: Sequence[UnionField]) -> StatsTable:
+        """The partition summaries of each manifest, by union field id."""
+        if isinstance(self.cache, HeldEntries):
+            return self.cache.manifest_summaries(self.manifests, fields)
+        return manifest_stats(self.manifests, fields)
 
     def manifest_bounds(self, columns: Mapping[int, Column]) -> StatsTable | None:
         """The statistics of columns for each manifest, if a metadata tree or a memory of entries has them."""

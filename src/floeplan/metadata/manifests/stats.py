@@ -30,9 +30,7 @@ from floeplan.vectors import Ints, Mask, integers, valid_mask
 _ABSENT = -1
 
 
-def manifest_stats(
-    manifests: ManifestListTable, fields: Iterable[UnionField], nonempty: Mask | None = None
-) -> StatsTable:
+def manifest_stats(manifests: ManifestListTable, fields: Iterable[UnionField]) -> StatsTable:
     """The partition summaries of each manifest, by union field id."""
     columns = {}
     summaries = manifests.summaries
@@ -57,8 +55,7 @@ def manifest_stats(
         lower, upper = decode_bounds(type_, summaries.lower, summaries.upper, at)
         may_null, may_nan = contains_null | elsewhere, contains_nan | elsewhere
         columns[field.id] = ColumnStats(may_null, may_nan, ~only_null, lower, upper)
-    every = np.ones(len(manifests), dtype=np.bool_)
-    return StatsTable(len(manifests), columns, every if nonempty is None else nonempty)
+    return StatsTable(len(manifests), columns)
 
 
 def partition_stats(entries: EntriesTable, fields: Iterable[UnionField]) -> StatsTable:
