@@ -10,6 +10,7 @@ output is lost. Results count as in ``runner``: only those that are returned.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -37,6 +38,8 @@ Receive: TypeAlias = Callable[[int, Iterator[pa.Table], str], Result]
 PART_BYTES = 16 * 1024 * 1024
 """Bytes of rows that are moved as one value."""
 PART_SCHEMA = "partition int, rows binary"
+_ERROR = -1
+"""The partition of an error."""
 _SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2 * PART_BYTES)}
 """Values that a receiving worker gets at once; Spark's default is 256 MiB, too much for a small executor."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -103,12 +106,20 @@ def _encoded(rows: pa.Table) -> memoryview:
     return memoryview(sink.getvalue())
 
 
+def sent_error(error: FloeplanError) -> pa.RecordBatch:
+    """An error in place of rows, which the task that receives it raises; the sending task is not tried again."""
+    arrays = [pa.array([_ERROR], pa.int32()), pa.array([pickle.dumps(error)], pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, names=["partition", "rows"])
+
+
 def received_parts(batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
     """What a task receives of what others sent."""
     for batch in batches:
         numbers = np.asarray(batch.column(0)).tolist()
-        for number, rows in zip(numbers, batch.column(1), strict=True):
-            yield number, pa.ipc.open_stream(rows.as_buffer()).read_all()
+        for number, value in zip(numbers, batch.column(1), strict=True):
+            if number == _ERROR:
+                raise pickle.loads(value.as_buffer())
+            yield number, pa.ipc.open_stream(value.as_buffer()).read_all()
 
 
 def _of_partition(partition: int, parts: Iterator[Part]) -> Iterator[pa.Table]:

@@ -40,13 +40,13 @@ from floeplan.errors import FloeplanError
 from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.spark.distribution import distributed, distribution_mode
-from floeplan.spark.exchange import PART_SCHEMA, encoded_parts, received_parts
+from floeplan.spark.exchange import PART_SCHEMA, encoded_parts, received_parts, sent_error
 from floeplan.spark.jvm import FIXED_WIDTH, collect_if_small, with_settings
 from floeplan.spark.types import quoted, unused_name
 from floeplan.tasks import runner
 from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, result_batch
 from floeplan.tasks.shipping import ensure_package, is_connect
-from floeplan.tasks.worker import report_errors, reraise_task_errors, reusable
+from floeplan.tasks.worker import reusable
 from floeplan.write.conform import conform
 from floeplan.write.data_files import DataFileWriter, coalesce_batches, write_data_files
 from floeplan.write.metrics import remove_written_files
@@ -137,8 +137,7 @@ def _write_in_tasks(
 
         spread = _by_partition(frame, target) if by_partition else distributed(frame, target)
         query = spread.mapInArrow(run, RESULT_SCHEMA)
-        with reraise_task_errors():
-            results = (with_settings(query, _SETTINGS) if row_batches else query).toArrow()
+        results = (with_settings(query, _SETTINGS) if row_batches else query).toArrow()
         load_results(results, partial(remove_written_files, files=target.files), keep)
 
 
@@ -153,10 +152,12 @@ def _by_partition(frame: DataFrame, target: WriteTarget) -> DataFrame:
         return divide(rows, np.array(numbers, dtype=np.int64)[codes])
 
     @reusable
-    @report_errors
     def send(batches: _Batches) -> Iterator[pa.RecordBatch]:
-        for rows in coalesce_batches(without_flag(batches)):
-            yield from encoded_parts(divided(rows), PART_BYTES)
+        try:
+            for rows in coalesce_batches(without_flag(batches)):
+                yield from encoded_parts(divided(rows), PART_BYTES)
+        except FloeplanError as error:
+            yield sent_error(error)
 
     return frame.mapInArrow(send, PART_SCHEMA).repartition("partition")
 
