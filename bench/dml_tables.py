@@ -53,7 +53,7 @@ LISTED_FILES = 4
 
 def evolved(spark: SparkSession, catalog: SqlCatalog, format_version: int, rows: int) -> Table:
     """The table of orders."""
-    name = f"dml.v{format_version}"
+    name = f"dml.v{format_version}_{rows}"
     properties = {"format-version": str(format_version), **MERGE_ON_READ}
     listed = ", ".join(f"'{key}'='{value}'" for key, value in properties.items())
     spark.sql(f"CREATE TABLE {NAME}.{name} ({COLUMNS}) USING iceberg TBLPROPERTIES ({listed})")

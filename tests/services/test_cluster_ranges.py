@@ -43,8 +43,14 @@ def local_dirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster_url(tmp_path_factory: pytest.TempPathFactory, local_dirs: Path) -> Iterator[str]:
-    with spark_cluster(tmp_path_factory.mktemp("cluster"), environment={"SPARK_LOCAL_DIRS": str(local_dirs)}) as url:
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where workers keep the logs of their executors."""
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def cluster_url(work: Path, local_dirs: Path) -> Iterator[str]:
+    with spark_cluster(work, environment={"SPARK_LOCAL_DIRS": str(local_dirs)}) as url:
         yield url
 
 
@@ -133,6 +139,18 @@ def test_lost_shuffle_files_are_written_again(cluster: Client, tmp_path: Path, l
 @pytest.mark.parametrize("way", BY)
 def test_a_task_without_memory_runs_again(cluster: Client, tmp_path: Path, way: str) -> None:
     sort_with_fault(cluster, skewed_table(tmp_path / "t"), way, "memory", tmp_path)
+
+
+@pytest.mark.parametrize("way", BY)
+def test_an_executor_without_memory_is_replaced(cluster: Client, tmp_path: Path, work: Path, way: str) -> None:
+    """The JVM exits while it receives the result of a task, whose files are then written again."""
+    before = executors_out_of_memory(work)
+    sort_with_fault(cluster, skewed_table(tmp_path / "t"), way, f"heap {2**30}", tmp_path)
+    assert executors_out_of_memory(work) == before + 1
+
+
+def executors_out_of_memory(work: Path) -> int:
+    return sum("java.lang.OutOfMemoryError" in log.read_text() for log in work.glob("*/app-*/*/stderr"))
 
 
 @pytest.mark.parametrize("way", BY)

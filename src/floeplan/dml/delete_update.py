@@ -30,7 +30,7 @@ from floeplan.dml.assign import (
     with_timestamp,
 )
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
-from floeplan.dml.row_task import Decision, DeletePositions, Matching, RowTask, RowTaskResult
+from floeplan.dml.row_task import Decision, Matching, RowTask, RowTaskResult
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.files import TableFiles
@@ -56,7 +56,7 @@ from floeplan.write.target import WriteTarget
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from floeplan.dml.spark_rows import FoundRows
+    from floeplan.dml.spark_rows import SinkResult
 
 SMALL_FILE_BYTES = 8 * 1024 * 1024
 OPENING_BYTES = 512 * 1024
@@ -312,18 +312,18 @@ def change_matching(
             frame, holds = where.matching(rows.frame(spark, fields | where.columns(target.schema))), "TRUE"
         else:
             frame, holds = rows.frame(spark, fields), str(where)
-        found = apply_clauses(frame, first_clause([(0, holds)]), clauses, rows, writer)
-    apply_found_rows(target, chosen, found, changes, spark)
+        clause, joined = first_clause([(0, holds)]), isinstance(where, SubqueryCondition)
+        keep = partial(add_found_rows, changes)
+        apply_clauses(frame, clause, clauses, rows, writer, keep, copies=target.copies, joined=joined)
 
 
-def apply_found_rows(
-    target: DmlTarget, chosen: list[FileTask], found: FoundRows, changes: ChangeBuilder, spark: SparkSession | None
-) -> None:
-    """Delete the rows that Spark found, and add the files of new rows it wrote."""
-    changes.data += [entries for entries in found.entries if len(entries)]
+def add_found_rows(changes: ChangeBuilder, found: SinkResult) -> None:
+    """Add what a task wrote for the rows that Spark found."""
+    changes.opened = True
+    changes.add(found.changed)
+    if found.entries is not None and len(found.entries):
+        changes.data.append(found.entries)
     changes.rewrote |= found.updated > 0
-    changed = [task for task in chosen if task.file.path in found.positions]
-    run_decision(target, changed, DeletePositions(found.positions), changes, spark)
     changes.rows_deleted -= found.updated
     changes.rows_updated += found.updated
     changes.rows_inserted += found.inserted

@@ -26,6 +26,8 @@ from floeplan.parquet.read.reader import read_selected
 from floeplan.parquet.source import ByteSource, open_source
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
+from floeplan.tasks.shipping import ensure_package
+from floeplan.tasks.worker import reusable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,13 +42,27 @@ def is_data_frame(data: object) -> TypeGuard[DataFrame]:
 
 
 def frame_rows(frame: DataFrame, most: int, most_bytes: int) -> pa.Table | None:
-    """The rows of a DataFrame; ``None`` above the limits of rows or bytes."""
+    """The rows of a DataFrame; ``None`` above the limits of rows or bytes.
+
+    At most about twice the bytes are collected: one task has all rows up to the limit, and returns no more.
+    """
     from floeplan.spark.jvm import collect_if_small
 
     rows = collect_if_small(frame, most_bytes // _BYTES_IN_MEMORY)
     if rows is None:
-        rows = frame.limit(most + 1).toArrow()
-    return without_ids(rows) if rows.num_rows <= most else None
+        ensure_package(frame.sparkSession)
+
+        @reusable
+        def first_bytes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            left = 2 * most_bytes
+            for batch in batches:
+                yield batch
+                left -= batch.nbytes
+                if left < 0:
+                    return
+
+        rows = frame.limit(most + 1).coalesce(1).mapInArrow(first_bytes, frame.schema).toArrow()
+    return without_ids(rows) if rows.num_rows <= most and rows.nbytes <= most_bytes else None
 
 
 def parquet_paths(data: object) -> list[str] | None:

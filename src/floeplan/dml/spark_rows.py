@@ -5,16 +5,18 @@
     files ──read──► (file, position, columns) ──Spark: filter, join──► (file, position, clause, values) ──► sink
 
 Python tasks read the columns that the expressions name. Spark chooses the clause of each row and computes new values.
-The sink tasks read the other columns of updated rows from their files, so that unassigned values never pass through
-Spark, and write the new rows. They return positions and entries; the old rows are then deleted at their positions as in
-every other command.
+After a join, Spark brings the rows of a file together again. A sink task reads the other columns of updated rows from
+their files, so that unassigned values never pass through Spark and each file is read once, writes the new rows, and
+deletes the old ones as in every other command. It returns manifest entries: no row and no position reaches the driver.
+
+Fail-safe: all changes of a file are in one task, which counts rows that change twice; a file in two tasks is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -29,7 +31,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from floeplan.dml.assign import Assignment, Assignments, replace_value, top_fields
-from floeplan.errors import BadInputError, TypeMismatchError
+from floeplan.dml.row_task import DeletePositions, RowTask, RowTaskResult
+from floeplan.errors import BadInputError, FloeplanError, TypeMismatchError
+from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.ir import path_text
@@ -62,16 +66,6 @@ class SparkClause:
     inserts: bool = False
     single: bool = True
     """Whether two source rows may not apply it to one target row."""
-
-
-@dataclass(slots=True)
-class FoundRows:
-    """What the sinks return: positions to delete by file, entries of new rows, and counts."""
-
-    positions: dict[str, BitMap64] = field(default_factory=dict)
-    entries: list[EntriesTable] = field(default_factory=list)
-    updated: int = 0
-    inserted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +113,33 @@ class TargetRows:
 
 
 def apply_clauses(
-    frame: DataFrame, clause: Column, clauses: Sequence[SparkClause], rows: TargetRows, target: WriteTarget
-) -> FoundRows:
-    """Compute clauses and values of a frame, and write the new rows in sink tasks."""
+    frame: DataFrame,
+    clause: Column,
+    clauses: Sequence[SparkClause],
+    rows: TargetRows,
+    target: WriteTarget,
+    keep: Callable[[SinkResult], None],
+    *,
+    copies: bool,
+    joined: bool,
+) -> None:
+    """Compute clauses and values of a frame, change the files in sink tasks, and hand over what they wrote.
+
+    Args:
+        frame: The rows of ``TargetRows.frame`` and, after a join, columns of the other side.
+        clause: The number of the clause that applies to a row; null for none.
+        clauses: What the clauses do.
+        rows: The files.
+        target: Where new rows are written.
+        keep: Called with the result of each task.
+        copies: Whether files are written again without their changed rows, instead of deletes.
+        joined: Whether rows of a file may be in several partitions of the frame.
+    """
     values = _values(frame, clause, clauses, rows.schema)
     chosen = frame.select(FILE, POSITION, clause.alias(CLAUSE), *values).where(functions.col(CLAUSE).isNotNull())
+    if joined:  # rows to insert have no file: those of a partition stay together
+        chosen = chosen.repartition(functions.expr(f"coalesce({FILE}, -1 - spark_partition_id())"))
+    discard = partial(SinkResult.discard, files=target.files)
     with reraise_task_errors(), removed_on_failure(frame.sparkSession, target.files) as report:
 
         @reusable
@@ -131,29 +147,12 @@ def apply_clauses(
             decided = [batch for batch in batches if batch.num_rows]
             if decided:
                 table = pa.Table.from_batches(decided)
-                yield result_batch(0, partial(_write_decided, table, rows, target, clauses, report))
+                yield result_batch(0, partial(_write_decided, table, rows, target, clauses, copies, report))
 
-        answers = chosen.mapInArrow(sink, RESULT_SCHEMA).toArrow()
-    parts: list[_SinkResult] = load_results(answers, lambda part: remove_written_files(part.entries, target.files))
-    found, repeated = FoundRows(), 0
-    for part in parts:
-        found.entries += [] if part.entries is None else [part.entries]
-        found.updated += part.updated
-        found.inserted += part.inserted
-        repeated += part.repeated
-        for number, positions in part.positions.items():
-            path = rows.tasks[number].file.path
-            known = found.positions.get(path, BitMap64())
-            repeated += known.intersection_cardinality(positions)  # rows that two tasks decided
-            found.positions[path] = known | positions
-    if repeated:
-        for entries in found.entries:
-            remove_written_files(entries, target.files)
-        raise BadInputError(
-            f"several source rows match one target row ({repeated} too many); make the source unique by its key",
-            kind="ambiguous-merge",
-        )
-    return found
+        found = load_results(chosen.mapInArrow(sink, RESULT_SCHEMA).toArrow(), discard, keep)
+        files = [path for part in found for path in part.files]
+        if len(files) > len(set(files)):
+            raise FloeplanError("two tasks changed one file; nothing is committed")
 
 
 @contextmanager
@@ -210,30 +209,46 @@ def _assigned(clauses: Sequence[SparkClause]) -> dict[tuple[str, ...], dict[int,
 
 
 @dataclass(slots=True)
-class _SinkResult:
+class SinkResult:
+    """What a sink task wrote: new rows, and what became of the files of the old ones."""
+
+    files: list[str]
+    changed: RowTaskResult
     entries: EntriesTable | None = None
-    positions: dict[int, BitMap64] = field(default_factory=dict)
-    repeated: int = 0
     updated: int = 0
     inserted: int = 0
 
+    def discard(self, files: TableFiles) -> None:
+        """Delete the files the task wrote."""
+        self.changed.discard(files)
+        remove_written_files(self.entries, files)
+
 
 def _write_decided(
-    decided: pa.Table, rows: TargetRows, target: WriteTarget, clauses: Sequence[SparkClause], report: ReportFiles
-) -> _SinkResult:
-    """Write the new rows of one task, and collect the positions of the old ones."""
-    result = _SinkResult()
+    decided: pa.Table,
+    rows: TargetRows,
+    target: WriteTarget,
+    clauses: Sequence[SparkClause],
+    copies: bool,
+    report: ReportFiles,
+) -> SinkResult:
+    """Write the new rows of one task, and delete the old ones."""
     changed = decided.filter(pc.is_valid(decided[FILE]))
     files, positions = np.asarray(changed[FILE]), np.asarray(changed[POSITION])
     checked = np.isin(np.asarray(changed[CLAUSE]), [number for number, c in enumerate(clauses) if c.single])
+    by_file, repeated = dict[int, BitMap64](), 0
     for number in np.unique(files).tolist():
         mine = files == number
-        found = merge_positions(positions[mine])
-        result.positions[number] = found
-        result.repeated += int(checked[mine].any()) * (int(mine.sum()) - len(found))
-    if result.repeated:
-        return result
-
+        by_file[number] = merge_positions(positions[mine])
+        repeated += int(checked[mine].any()) * (int(mine.sum()) - len(by_file[number]))
+    if repeated:
+        raise BadInputError(
+            f"several source rows match one target row ({repeated} too many); make the source unique by its key",
+            kind="ambiguous-merge",
+        )
+    tasks = {number: rows.tasks[number] for number in by_file}
+    deletes = DeletePositions({tasks[number].file.path: found for number, found in by_file.items()})
+    result = SinkResult(list(deletes.positions), RowTaskResult())
     paths = list(_assigned(clauses))
     whole = FullRowReader(target, FileRows(rows.table))
 
@@ -260,6 +275,16 @@ def _write_decided(
                     updated = replace_value(updated, path, value)
                 yield updated
 
-    entries = write_data_files(target, new_rows(), file_name_token=new_attempt(), sort=True)
-    result.entries = report(entries)
+    attempt = new_attempt()
+    result.entries = report(write_data_files(target, new_rows(), file_name_token=attempt, sort=True))
+    if tasks:
+        task = RowTask(rows.table, target, deletes, copies)
+        try:
+            result.changed = task(list(tasks.values()), f"{attempt}-old")
+        except BaseException:
+            remove_written_files(result.entries, target.files)
+            raise
+        for written in (result.changed.added_data, result.changed.added_deletes):
+            if written is not None:
+                report(written)
     return result

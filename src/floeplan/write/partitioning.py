@@ -36,7 +36,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.evaluate import physical
 from floeplan.predicate.rows.arrow_columns import columns_of, decoded
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import valid_mask
+from floeplan.vectors import Ints, valid_mask
 
 RowNumbers: TypeAlias = npt.NDArray[np.uint32]
 """32 bits are enough for the rows of one task, and halve the memory of their order."""
@@ -234,16 +234,37 @@ def split(
     if spec.unpartitioned:
         yield PartitionKey.from_tuple(spec, [None] * len(spec.fields)), rows
         return
-    columns = {f.column.field_id: partition_values(rows, schema, f) for f in spec.fields if not f.is_void}
-    codes, keys = group_codes(union, np.full(rows.num_rows, spec_id, dtype=np.int64), columns)
+    codes, keys = partition_codes_of(rows, schema, union, spec_id)
     if len(keys) == 1:
         yield keys[0], rows
         return
-    narrow = codes.astype(np.min_scalar_type(len(keys)))  # NumPy sorts 16-bit integers by radix sort
-    order = np.argsort(narrow, kind="stable")
+    order = order_of_small(codes)
     cuts = np.searchsorted(codes[order], np.arange(1, len(keys)))
     for key, part in zip(keys, np.split(order, cuts), strict=True):
         yield key, rows.take(pa.array(part))
+
+
+def partition_codes_of(
+    rows: pa.Table, schema: Schema, union: UnionPartitionType, spec_id: int
+) -> tuple[Ints, list[PartitionKey]]:
+    """Number the partitions of rows under a spec: a number per row, and the key of every number."""
+    fields = union.spec(spec_id).fields
+    columns = {f.column.field_id: partition_values(rows, schema, f) for f in fields if not f.is_void}
+    return group_codes(union, np.full(rows.num_rows, spec_id, dtype=np.int64), columns)
+
+
+def divide(rows: pa.Table, numbers: Ints) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each number, in the order they have; the parts share memory."""
+    order = order_of_small(numbers)
+    divided, found = rows.take(pa.array(order)), numbers[order]
+    starts = np.flatnonzero(np.diff(found, prepend=-1)).tolist()
+    for start, end in zip(starts, [*starts[1:], len(found)], strict=True):
+        yield int(found[start]), divided.slice(start, end - start)
+
+
+def order_of_small(numbers: Ints) -> npt.NDArray[np.intp]:
+    """The stable order of numbers from 0 on; NumPy sorts those of 16 bits by counting."""
+    return np.argsort(numbers.astype(np.min_scalar_type(int(numbers.max(initial=0)))), kind="stable")
 
 
 def partition_values(rows: pa.Table, schema: Schema, field: BoundField) -> pa.Array:

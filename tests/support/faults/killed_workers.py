@@ -5,14 +5,15 @@ process that opened the table is never harmed.
 
 The content of that file is the target: empty or ``task`` for the process itself, ``executor`` for its executor JVM,
 ``worker`` for the executor and the Spark worker that started it. With ``executor`` and ``worker`` the process itself
-continues and writes a file that is never used. ``memory`` lets the process run out of memory, ``shuffle FOLDER``
-removes all shuffle files under a folder, and ``straggler PIPE`` lets the process wait until a second attempt at its
-task writes.
+continues and writes a file that is never used. ``memory`` lets the process run out of memory, and ``heap`` its executor
+JVM, which gets a result larger than its heap and exits. ``shuffle FOLDER`` removes all shuffle files under a folder,
+and ``straggler PIPE`` lets the process wait until a second attempt at its task writes.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import resource
 import select
 import signal
@@ -57,6 +58,8 @@ class KillingFileIO(PyArrowFileIO):
                     path.unlink()
             elif target == "memory":
                 _use_up_memory()
+            elif target == "heap":
+                _return_too_much(int(where))
             else:
                 _kill(target, output)
         return output
@@ -83,6 +86,12 @@ def _use_up_memory() -> None:
         bytearray(2**30)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def _return_too_much(size: int) -> None:
+    """Add bytes to the results of this process; unpickling ignores what follows a value."""
+    pickled = pickle.dumps
+    pickle.dumps = lambda value, *more, **options: pickled(value, *more, **options) + bytes(size)
 
 
 def _straggle(kill: Path, pipe: str) -> None:

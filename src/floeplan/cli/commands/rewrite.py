@@ -166,7 +166,7 @@ def draw_plan(result: RewriteDataFilesPlanningResult, most: int = MOST_GROUPS) -
     files = counted(sum(len(group.rows) for group in plan.groups), "file")
     parts.append(Text(f"{counted(len(plan.groups), 'group')}: {files} ({size}) into about {outputs:,}"))
     parts += [
-        Text(f"on Spark, group {one.group_id} in {one.tasks:,} tasks by {one.rows_by}: {one.reason}")
+        Text(f"group {one.group_id}: {one.tasks:,} Spark tasks by {one.rows_by}\n  {one.reason}")
         for one in result.ranges[:most]
     ]
     parts += [Text(f"skipped: {counted(count, 'file')} {reason}") for reason, count in plan.skipped.items()]

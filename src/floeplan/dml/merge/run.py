@@ -1,12 +1,13 @@
 """Running a merge: index the source, join it with the files in tasks, insert the unmatched rows, commit once.
 
 The source is indexed by its key once and sent to the tasks; files that hold none of its keys are not opened. Spark
-joins when Arrow cannot evaluate an expression, or when the source exceeds ``SHIPPED_ROWS`` or ``SHIPPED_BYTES``.
+joins when Arrow cannot evaluate an expression, or when the source exceeds ``SHIPPED_ROWS`` or ``SHIPPED_BYTES``, or
+``COLLECTED_BYTES`` if it is a DataFrame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.dml.assign import arrow_evaluates, top_fields
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
-from floeplan.dml.delete_update import apply_found_rows, file_tasks, plan_rows, refuse_moves, run_decision
+from floeplan.dml.delete_update import add_found_rows, file_tasks, plan_rows, refuse_moves, run_decision
 from floeplan.dml.merge.compile import (
     CompiledMerge,
     Key,
@@ -50,14 +51,16 @@ from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from floeplan.dml.spark_rows import FoundRows
+    from floeplan.dml.spark_rows import SinkResult
 
 _SOURCE = "_fp_source"
 """The name of the column that is TRUE in source rows."""
 SHIPPED_ROWS, SHIPPED_BYTES = 5_000_000, 512 * 2**20
 """Larger sources are not sent to every task but joined by Spark, when there is a session."""
+COLLECTED_BYTES = 128 * 2**20
+"""A DataFrame with more bytes in the columns that the merge names is not collected but joined by Spark."""
 
 INSERT_ROWS = 500_000
 """New rows that one task writes; fewer are written in this process."""
@@ -110,7 +113,7 @@ def plan_merge(target: DmlTarget, merge: MergeStatement) -> PlannedMerge:
     if frame is not None and in_arrow:
         columns = needed.fields or source.fields[:1]  # at least one, so that rows can be counted
         quoted = [f"`{field.name.replace('`', '``')}`" for field in columns]
-        rows = frame_rows(frame.select(*quoted), SHIPPED_ROWS, SHIPPED_BYTES)
+        rows = frame_rows(frame.select(*quoted), SHIPPED_ROWS, COLLECTED_BYTES)
     is_small = rows is not None and rows.num_rows <= SHIPPED_ROWS and rows.nbytes <= SHIPPED_BYTES
     on_spark = spark is not None and not (is_small and in_arrow)
 
@@ -139,8 +142,7 @@ def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
         chosen = file_tasks(plan.files, np.ones(len(plan.files), dtype=np.bool_))
         if indexed is None:
             assert spark is not None
-            found = _join_on_spark(spark, planned.given, planned.source, target, merge, compiled, chosen)
-            apply_found_rows(target, chosen, found, changes, spark)
+            _join_on_spark(spark, planned, target, merge, chosen, partial(add_found_rows, changes))
         else:
             decision = Joined(target.schema, indexed, compiled.condition, compiled.matched, compiled.by_source)
             run_decision(target, chosen, decision, changes, spark)
@@ -232,21 +234,21 @@ def _write_unmatched(
 
 def _join_on_spark(
     spark: SparkSession,
-    given: DataFrame | pa.Table,
-    schema: Schema,
+    planned: PlannedMerge,
     target: DmlTarget,
     merge: MergeStatement,
-    compiled: CompiledMerge,
     chosen: Sequence[FileTask],
-) -> FoundRows:
+    keep: Callable[[SinkResult], None],
+) -> None:
     """Join by Spark, for expressions only Spark can evaluate and for sources too large to send to every task."""
     from pyspark.sql import functions
 
     from floeplan.dml.spark_rows import FILE, SparkClause, TargetRows, apply_clauses, first_clause, in_utc
     from floeplan.spark.types import spark_schema
 
+    given, compiled = planned.given, planned.compiled
     # Arrow rows keep exactly their types: timestamps without a zone stay without one.
-    source = spark.createDataFrame(given, schema=spark_schema(schema)) if isinstance(given, pa.Table) else given
+    source = spark.createDataFrame(given, schema=spark_schema(planned.source)) if isinstance(given, pa.Table) else given
     # Clauses are numbered over all kinds; each kind names the columns of its own sides.
     names = compiled.names
     of_target, of_source = replace(names, source=Schema()), replace(names, schema=Schema())
@@ -274,4 +276,5 @@ def _join_on_spark(
         in_target, in_source = functions.col(FILE).isNotNull(), functions.col(_SOURCE).isNotNull()
         matched, by_source, not_matched = map(first_clause, conditions)
         clause = functions.when(in_target & in_source, matched).when(in_target, by_source).otherwise(not_matched)
-        return apply_clauses(joined, clause, numbered, rows, WriteTarget.of(target.table))
+        writer = WriteTarget.of(target.table)
+        apply_clauses(joined, clause, numbered, rows, writer, keep, copies=target.copies, joined=True)

@@ -84,7 +84,7 @@ def choose(group_id: int, size: int, sizes: Sequence[int], reads: RangeReads, ta
     if not reads:
         return GroupRanges(group_id, tasks, SHUFFLE, size, size, "the bounds of files do not follow the order")
     read = sum(sizes[source] for _, sources in reads for source in sources)
-    times = f"ranges overlap {read / max(1, size):.1f} times the bytes of the group, a shuffle costs {SHUFFLE_COST}"
+    times = f"ranges read {read / max(1, size):.1f} times the bytes of the group; a shuffle costs {SHUFFLE_COST}"
     if read < SHUFFLE_COST * size:
         return GroupRanges(group_id, tasks, RANGE_READS, read, 0, times)
     return GroupRanges(group_id, tasks, SHUFFLE, size, size, times)

@@ -34,6 +34,7 @@ from floeplan.vectors import Floats, Ints
 from floeplan.write.conform import conform
 from floeplan.write.data_files import FileTask, FullRowReader
 from floeplan.write.parquet_file import encoded_file, high_cardinality_columns
+from floeplan.write.partitioning import divide
 from floeplan.write.target import WriteTarget
 
 DIVIDED_BYTES = 64 * 1024 * 1024
@@ -194,13 +195,7 @@ class GroupRows:
     def divide(self, cuts: Cuts, pieces: Sequence[Piece]) -> Iterator[Part]:
         """The rows of some row groups by range, each table in the order of row numbers."""
         for rows in self._batches(pieces):
-            found = cuts.assign(rows, np.asarray(rows.column(_NUMBER)))
-            narrow = found.astype(np.min_scalar_type(len(cuts)))  # 16 bits are sorted by counting
-            order = np.argsort(narrow, kind="stable")
-            divided, ranges = rows.take(pa.array(order)), found[order]
-            starts = np.flatnonzero(np.diff(ranges, prepend=-1)).tolist()
-            for start, end in zip(starts, [*starts[1:], len(ranges)], strict=True):
-                yield int(ranges[start]), divided.slice(start, end - start)
+            yield from divide(rows, cuts.assign(rows, np.asarray(rows.column(_NUMBER))))
 
     def of_range(self, cuts: Cuts, number: int, condition: IrExpr, sources: Sequence[int]) -> Iterator[pa.Table]:
         """The rows of one range in some files, read where statistics admit the condition that its leading keys meet."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from floeplan.metadata.files import writing
@@ -38,7 +37,7 @@ from floeplan.write.parquet_file import (
     high_cardinality_columns,
     row_group_metrics,
 )
-from floeplan.write.partitioning import FilePartition, RowNumbers
+from floeplan.write.partitioning import FilePartition, RowNumbers, divide
 
 COPIES = 4
 """Copies of a range in memory: its rows, the sorted rows, the encoded ones, and the previous range being written."""
@@ -104,13 +103,7 @@ def sort_on_disk(
 
     def split_by_range(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The rows of each range, in the order they have."""
-        with_keys, range_of = chosen.assign(table)
-        narrow = range_of.astype(np.min_scalar_type(int(range_of.max(initial=0))))  # 16 bits are sorted by counting
-        permutation = np.argsort(narrow, kind="stable")
-        sorted_rows, found = with_keys.take(pa.array(permutation)), range_of[permutation]
-        starts = np.flatnonzero(np.diff(found, prepend=-1)).tolist()
-        for start, end in zip(starts, [*starts[1:], len(found)], strict=True):
-            yield int(found[start]), sorted_rows.slice(start, end - start)
+        return divide(*chosen.assign(table))
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="floeplan-rewrite-")))
