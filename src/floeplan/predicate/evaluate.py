@@ -24,9 +24,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import BooleanType, DecimalType, PrimitiveType
 
+from floeplan import arrow_compute as pc
 from floeplan.predicate import ir
 from floeplan.predicate.ir import CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value
@@ -144,7 +144,7 @@ def in_domain(stats: ColumnStats, value: Value) -> Value | pa.Scalar:
     if bound is None or isinstance(bound.values, np.ndarray):
         return value
     if isinstance(value, str | bytes):
-        return arrow_binary([value.encode() if isinstance(value, str) else value]).cast(bound.values.type)[0]
+        return pc.cast(arrow_binary([value.encode() if isinstance(value, str) else value]), bound.values.type)[0]
     return pa.scalar(value, type=bound.values.type)
 
 
