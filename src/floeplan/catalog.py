@@ -18,9 +18,8 @@ from gzip import BadGzipFile
 from io import BytesIO
 from operator import eq
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from pyiceberg.catalog import PY_CATALOG_IMPL, TYPE, URI, Catalog, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.exceptions import (
     ForbiddenError,
     NoSuchNamespaceError,
@@ -31,7 +30,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, load_file_io
 from pyiceberg.serializers import Compressor, FromByteStream
 from pyiceberg.table import StaticTable, Table
-from pyiceberg.table.metadata import check_partition_specs, check_schemas, check_sort_orders
+from pyiceberg.table.metadata import TableMetadata, check_partition_specs, check_schemas, check_sort_orders
 from pyiceberg.utils.config import Config, merge_config
 
 import floeplan.format4  # noqa: F401 - lets PyIceberg load tables of format 4
@@ -39,6 +38,9 @@ from floeplan import object_stores
 from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
 from floeplan.opaque_types import accept_opaque_types
 from floeplan.text import reason, remember
+
+if TYPE_CHECKING:  # a first plan of a metadata file needs no catalog
+    from pyiceberg.catalog import Catalog
 
 accept_opaque_types()
 
@@ -65,7 +67,8 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
     """
     if isinstance(table, Table):
         remember(table.io.properties)
-        set_rest_timeouts(table.catalog)
+        if not isinstance(table, StaticTable):
+            set_rest_timeouts(table.catalog)
         return table
     name = os.fspath(table)
     if name.endswith(METADATA_SUFFIX) or "/" in name:
@@ -150,7 +153,7 @@ def list_tables(catalog: str | Catalog | None = None, namespace: str | None = No
         UnknownTableError: There is no such namespace.
         FloeplanError: The catalog failed.
     """
-    if not isinstance(catalog, Catalog):
+    if catalog is None or isinstance(catalog, str):
         chosen, properties = _choose_catalog(catalog)
         if properties is None and not (embedded_home() / "catalog.db").exists() and namespace is None:
             return chosen, []
@@ -180,6 +183,8 @@ def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
         UnknownCatalogError: Its configuration is invalid.
         FloeplanError: The catalog failed.
     """
+    from pyiceberg.catalog import PY_CATALOG_IMPL, TYPE, URI, CatalogType, infer_catalog_type, load_catalog
+
     merged = cast("dict[str, Any]", merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
     remember(merged)
     context = {"catalog": name}
@@ -234,7 +239,7 @@ def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
             f"{name!r} does not name a table; write namespace.name, or the path of a *{METADATA_SUFFIX}",
             context={"table": name},
         )
-    if not isinstance(catalog, Catalog):
+    if catalog is None or isinstance(catalog, str):
         chosen, properties = _choose_catalog(catalog)
         if properties is None and not (embedded_home() / "catalog.db").exists():
             message = f"no table {name!r}: {_no_embedded_catalog()}"
@@ -299,10 +304,10 @@ def _is_view(catalog: Catalog, name: str) -> bool:
 def _static_table(location: str, catalog: str | Catalog | None) -> Table:
     """Read a metadata file, or the newest one of a folder, with the credentials of a catalog's properties if given."""
     properties: dict[str, str] = {}
-    if isinstance(catalog, Catalog):
-        properties = dict(catalog.properties)
-    elif catalog is not None:
+    if isinstance(catalog, str):
         properties = _choose_catalog(catalog)[1] or {}
+    elif catalog is not None:
+        properties = dict(catalog.properties)
     remember(properties)
     is_file = location.endswith(METADATA_SUFFIX)
     try:
@@ -332,8 +337,6 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
 
 def _directly(path: str, location: str, properties: dict[str, str]) -> StaticTable | None:
     """As ``StaticTable.from_metadata``, but without a FileIO: from the local disk, or with one request to S3."""
-    from pyiceberg.catalog.noop import NoopCatalog
-
     if os.path.isfile(path):
         data: bytes | None = Path(path).read_bytes()
     else:
@@ -346,7 +349,25 @@ def _directly(path: str, location: str, properties: dict[str, str]) -> StaticTab
     stream = cast(InputStream, BytesIO(data))
     metadata = FromByteStream.table_metadata(stream, compression=Compressor.get_compressor(location))
     io = DeferredFileIO({**properties, **metadata.properties}, location)
-    return StaticTable(("static-table", location), metadata, location, io, NoopCatalog("static-table"))
+    return MetadataFileTable(("static-table", location), metadata, location, io)
+
+
+class MetadataFileTable(StaticTable):
+    """A table of PyIceberg that was opened by its metadata file; the catalog, which has no tables, is made on demand.
+
+    PyIceberg's catalogs import its views and their models.
+    """
+
+    def __init__(self, identifier: tuple[str, str], metadata: TableMetadata, location: str, io: FileIO) -> None:
+        super().__init__(identifier, metadata, location, io, cast("Catalog", None))
+        del self.catalog
+
+    @cached_property
+    def catalog(self) -> Catalog:  # type: ignore[override]
+        """A catalog without tables, as PyIceberg gives to a ``StaticTable``."""
+        from pyiceberg.catalog.noop import NoopCatalog
+
+        return NoopCatalog("static-table")
 
 
 class DeferredFileIO(FileIO):

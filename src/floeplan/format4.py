@@ -22,12 +22,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel, Field
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV3, TableMetadataWrapper
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import CorruptMetadataError, UnsupportedError
 
 FORMAT = 4

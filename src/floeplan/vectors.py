@@ -8,7 +8,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from floeplan import arrow_compute as pc
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -48,7 +49,7 @@ def arrow_binary(values: Sequence[bytes | None]) -> pa.Array:
 
 def without_nulls(array: pa.Array, value: int) -> pa.Array:
     """An integer or boolean array with a value in place of nulls; see ``arrow``."""
-    return pc.fill_null(array, arrow(np.array([value])).cast(array.type)[0]) if array.null_count else array
+    return pc.fill_null(array, pc.cast(arrow(np.array([value])), array.type)[0]) if array.null_count else array
 
 
 def integers(array: pa.Array) -> Ints:
@@ -81,7 +82,7 @@ def valid_mask(array: pa.Array) -> Mask:
     """Which rows are not null."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
-    return flags(array.is_valid())
+    return flags(pc.is_valid(array))
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

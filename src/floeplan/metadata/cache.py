@@ -31,11 +31,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from pyiceberg.io import FileIO
 from pyiceberg.types import PrimitiveType, UnknownType
 
+from floeplan import arrow_compute as pc
 from floeplan.metadata.files import MAX_WORKERS, local_path
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, Origin, concat_columns, partition_column
 from floeplan.metadata.manifests.manifest_list import ManifestListTable

@@ -27,8 +27,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import CorruptMetadataError
 from floeplan.predicate.stats import Bound, ColumnStats, take, to_mask
 from floeplan.vectors import Ints, Mask, arrow, integers, offsets_of
@@ -171,7 +171,7 @@ def _by_path(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, misplaced:
     rows = np.flatnonzero(deletes.kind == kind)
     if not len(rows):
         return rows, rows
-    found = pc.index_in(deletes.target.take(arrow(rows)), value_set=data.path)
+    found = pc.index_in(pc.take(deletes.target, arrow(rows)), value_set=data.path)
     present = to_mask(found.is_valid())
     rows = rows[present]
     data_rows = integers(found.drop_null())

@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg import transforms as pt
 from pyiceberg import types
 from pyiceberg.utils.decimal import decimal_to_unscaled, unscaled_to_decimal
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import UnsupportedError
 from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import Vector

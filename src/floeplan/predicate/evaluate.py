@@ -25,9 +25,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import BooleanType, DecimalType, PrimitiveType
 
+from floeplan import arrow_compute as pc
 from floeplan.predicate import ir
 from floeplan.predicate.ir import CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value
@@ -180,7 +180,7 @@ def in_domain(stats: ColumnStats, value: Value) -> Value | pa.Scalar:
 @lru_cache(maxsize=256)
 def _text_scalar(value: str | bytes, type_: pa.DataType) -> pa.Scalar:
     """Cached, because every pruning pass compares the same literals."""
-    return arrow_binary([value.encode() if isinstance(value, str) else value]).cast(type_)[0]
+    return pc.cast(arrow_binary([value.encode() if isinstance(value, str) else value]), type_)[0]
 
 
 def compare(values: Vector, op: str, value: Value | pa.Scalar) -> Mask:

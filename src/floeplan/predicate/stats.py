@@ -28,9 +28,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from floeplan import arrow_compute as pc
 from floeplan.predicate.ir import And, Column, FalseExpr, IrExpr, Not, NullExpr, Or, TrueExpr
 from floeplan.predicate.literals import Value
 from floeplan.vectors import Mask, arrow, flags, without_nulls

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, IntegerType, LongType, NestedField, StringType, StructType
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import UnknownColumnError
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.union import UnionPartitionType

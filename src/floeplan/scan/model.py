@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import InvalidOptionError
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column

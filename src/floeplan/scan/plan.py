@@ -22,7 +22,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
     import pyarrow as pa
+    from pyiceberg.catalog import Catalog
 
 FOOTERS = "footers"
 LOCAL_THREADS = 8

@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg import types
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import ListType, MapType, NestedField, PrimitiveType, StringType, StructType
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import CorruptFileError
 from floeplan.metadata.manifests.entries import partition_column
 from floeplan.opaque_types import as_stored_field, is_opaque, is_variant

@@ -17,12 +17,11 @@ from datetime import UTC, datetime
 from functools import cache, reduce
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -57,6 +56,9 @@ from floeplan.predicate.stats import ColumnStats, StatsTable, TriState
 from floeplan.scan.model import ReportStore
 from floeplan.scan.planned_scan import PlannedScan
 from floeplan.text import document_text
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
 
 Json: TypeAlias = "bool | str | int | float | list[Json] | dict[str, Json]"
 

@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from floeplan import arrow_compute as pc
 
 Encoded: TypeAlias = "list[bytes | None]"
 

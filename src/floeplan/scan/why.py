@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
@@ -41,6 +40,9 @@ from floeplan.snapshot.effects import LeafAnswers, Predicate, evaluate_conjuncts
 from floeplan.snapshot.passes import evaluate_manifests
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
 from floeplan.text import counted
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
 
 MANIFEST_LIST, MANIFEST_ENTRIES, ROW_GROUPS, PAGES = "manifest-list", "manifest-entries", "row-groups", "pages"
 _FOOTER_PASSES = (

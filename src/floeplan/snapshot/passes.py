@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import PrimitiveType, UnknownType
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.delete_index import DataFiles, DeleteFiles, DeleteKind, DeleteMatches, match_deletes
 from floeplan.metadata.manifests.entries import (

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import (
     BinaryType,
     DecimalType,
@@ -36,6 +35,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.avro.decoder import RawColumn
 from floeplan.metadata.avro.program import Kind

@@ -34,9 +34,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import PrimitiveType, UnknownType
 
+from floeplan import arrow_compute as pc
 from floeplan.metadata.avro.program import Fields, Items, Keyed, Scalar, Want
 from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.values import number_array, partition_arrow_type
@@ -324,14 +324,14 @@ class EntriesTable:
 
     def filter(self, keep: Mask) -> EntriesTable:
         """The rows where the mask is true."""
-        kept = pc.call_function("filter", [self.table, arrow(keep)], pc.FilterOptions(), memory_pool=POOL)
+        kept = pc.filter(self.table, arrow(keep), POOL)
         if kept.num_columns and kept.column(0).num_chunks > 1:
             kept = kept.combine_chunks(memory_pool=POOL)
         return EntriesTable(kept, self.partition_types)
 
     def take(self, rows: npt.NDArray[np.integer]) -> EntriesTable:
         """These rows, in this order."""
-        return EntriesTable(self.table.take(arrow(rows)).combine_chunks(), self.partition_types)
+        return EntriesTable(pc.take(self.table, arrow(rows)).combine_chunks(), self.partition_types)
 
 
 def new_entries(

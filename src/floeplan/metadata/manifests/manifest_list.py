@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.io import FileIO
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import CorruptMetadataError
 from floeplan.format4 import FORMAT, resolve_all
 from floeplan.metadata.avro.decoder import (
@@ -105,7 +106,7 @@ class Summaries:
         counts = np.diff(self.offsets)[rows]
         offsets = offsets_of(counts)
         at = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
-        lower, upper = (bounds.take(arrow(at)) for bounds in (self.lower, self.upper))
+        lower, upper = (pc.take(bounds, arrow(at)) for bounds in (self.lower, self.upper))
         return Summaries(offsets, self.contains_null[at], self.contains_nan[at], lower, upper)
 
 
@@ -158,7 +159,7 @@ class ManifestListTable:
     def take(self, rows: Ints) -> ManifestListTable:
         """The manifests of these rows, in their order."""
         return ManifestListTable(
-            path=self.path.take(arrow(rows)),
+            path=pc.take(self.path, arrow(rows)),
             has_key_metadata=self.has_key_metadata[rows],
             summaries=self.summaries.take(rows),
             table_location=self.table_location,

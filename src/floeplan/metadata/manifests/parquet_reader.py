@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import CorruptMetadataError
 from floeplan.format4 import resolve_all
 from floeplan.metadata.avro.decoder import RawColumn

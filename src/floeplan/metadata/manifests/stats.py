@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import DoubleType, FloatType, UnknownType
 
+from floeplan import arrow_compute as pc
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.values import decode_bounds

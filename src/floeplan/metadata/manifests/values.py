@@ -24,7 +24,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -48,6 +47,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
+from floeplan import arrow_compute as pc
 from floeplan.errors import CorruptMetadataError
 from floeplan.partition.transforms import integer_limits
 from floeplan.predicate.stats import Bound
@@ -97,7 +97,7 @@ def decode_values(type_: PrimitiveType, raw: pa.Array, at: Ints | None = None) -
     if not isinstance(type_, StringType | BinaryType | FixedType | UUIDType):
         return None
     if at is not None:
-        raw = raw.take(arrow(at, at < 0))
+        raw = pc.take(raw, arrow(at, at < 0))
     if isinstance(type_, StringType):
         return _strings(raw)
     valid = valid_mask(raw)

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg import types as iceberg
 
+from floeplan import arrow_compute as pc
 from floeplan.parquet.footer.footer import ColumnChunks, ParquetFooter
 from floeplan.parquet.footer.logical_types import Kind, Physical
 from floeplan.parquet.footer.schema import LeafColumn
@@ -270,7 +271,7 @@ def _decode_decimals(leaf: LeafColumn, wanted: iceberg.DecimalType, raw: RawValu
 def _decode_texts(raw: RawValues, side: Side) -> Bound:
     values = arrow_binary(raw)
     try:
-        texts = values.cast(pa.string())
+        texts = pc.cast(values, pa.string())
     except pa.ArrowInvalid:
         # Truncated bounds that are not UTF-8: the part before the cut is a lower bound, and there is no upper bound.
         repaired: list[str | None] = []
