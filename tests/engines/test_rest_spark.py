@@ -72,11 +72,9 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(spark: SparkSession, lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    local = {"TYPE": "sql", "URI": f"sqlite:///{lake.database}", "WAREHOUSE": lake.warehouse.as_uri()}
-    environment = {f"PYICEBERG_CATALOG__LOCAL__{key}": value for key, value in local.items()}
     lake.open_catalog().close()
     options = ("--catalog", "local", "--plan", "*", "--plan-format-3", "*")
-    with program(tmp_path_factory.mktemp("served"), *options, environment=environment) as started:
+    with program(tmp_path_factory.mktemp("served"), *options, environment=lake.environment()) as started:
         yield Served(started, connected(spark, started))
 
 

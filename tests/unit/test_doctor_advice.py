@@ -16,6 +16,7 @@ from pyiceberg.transforms import BucketTransform, DayTransform, HourTransform, I
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 import floeplan as fp
+from floeplan.catalog import open_catalog
 from floeplan.explorer.documents import RewriteRequest, doctor_document, rewrite_document
 from floeplan.explorer.view import TableView
 from floeplan.maintenance import doctor as rules
@@ -25,6 +26,7 @@ from floeplan.partition.transforms import Transform
 from floeplan.sql_text.parse import parse_statement
 from floeplan.sql_text.statements import AlterPartitioning
 from floeplan.transaction.evolve_spec import evolve_spec
+from tests.support.advice import follow_advice
 from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.unit
@@ -181,3 +183,59 @@ def test_snapshots_that_would_not_expire_are_no_reason_to_expire(
     age = {"history.expire.max-snapshot-age-ms": "0"}
     table.refresh().transaction().set_properties(age).commit_transaction()
     assert found(table)["many-snapshots"].message == "4 snapshots are kept: expire removes 3"
+
+
+def embedded_table(**properties: str) -> Table:
+    opened = open_catalog()
+    opened.create_namespace_if_not_exists("db")
+    given = {f"write.{name.replace('_', '-')}": value for name, value in properties.items()}
+    return opened.create_table("db.t", SCHEMA, properties=given)
+
+
+def test_files_that_a_rewrite_could_not_make_larger_are_not_recommended_again(floeplan_home: Path) -> None:
+    """The rows of small files share the overhead of one file, so that the new files are again below the target."""
+    table = embedded_table(target_file_size_bytes="2400")
+    for _ in range(30):
+        fp.append(table.refresh(), rows(3))
+    before = fp.RewriteDataFilesPlanner(table.refresh()).plan()
+    assert follow_advice(table)[0] == "small-files"
+    plan = fp.RewriteDataFilesPlanner(table.refresh()).plan()
+    assert 0 < len(plan.groups[0].rows) < len(before.groups[0].rows), "a further rewrite would merge some of them"
+    for _ in range(12):
+        fp.append(table.refresh(), rows(3))
+    assert "small-files" in found(table), "files that were added since are recommended"
+
+
+def test_small_files_count_those_that_are_too_small_in_groups_that_become_fewer(tmp_path: Path) -> None:
+    table = table_by(tmp_path, (2, IdentityTransform(), "region"))
+    for _ in range(12):
+        fp.append(table.refresh(), rows(1))
+    fp.append(table.refresh(), rows(3000))
+    large = int(table.refresh().inspect.files()["file_size_in_bytes"].to_numpy().max())
+    # In partition ap the file of 1,000 rows is too large.
+    table.transaction().set_properties({"write.target-file-size-bytes": str(large // 2)}).commit_transaction()
+    assert found(table)["small-files"].message.startswith("12 files are below the target size")
+
+
+@pytest.mark.parametrize("settings", [{"default": "none"}, {"default": "counts", "column.id": "none"}])
+def test_bounds_that_the_properties_turn_off_are_turned_on_before_the_rewrite(
+    floeplan_home: Path, settings: dict[str, str]
+) -> None:
+    table = embedded_table()
+    metrics = {f"write.metadata.metrics.{name}": value for name, value in settings.items()}
+    table.transaction().set_properties(metrics).commit_transaction()
+    fp.append(table.refresh(), rows(3))
+    assert follow_advice(table) == ["missing-statistics"]
+    assert table.refresh().inspect.files()["lower_bounds"].to_pylist()[0]
+
+
+def test_other_advice_is_gone_once_it_is_followed(floeplan_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MANY_SNAPSHOTS", 3)
+    table = embedded_table()
+    table.transaction().set_properties({"history.expire.max-snapshot-age-ms": "0"}).commit_transaction()
+    fp.append(table.refresh(), rows(3))
+    evolve_spec(table.refresh(), (AddField(Term(("ts",), DayTransform())),))
+    for _ in range(6):
+        fp.append(table.refresh(), rows(4))
+    assert set(follow_advice(table)) == {"small-files", "old-specs", "many-snapshots"}
+    assert len(table.refresh().scan().to_arrow()) == 27

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
@@ -146,8 +147,13 @@ def test_columns_that_queries_filter_by_should_have_bounds(
     (found,) = json.loads(capsys.readouterr().out)["findings"]
     assert (found["kind"], found["files"]) == ("filtered-without-bounds", 1)
     assert "note" in found["message"]
-    assert found["fix"] == "floeplan rewrite db.t --option rewrite-all=true"
+    metrics, rewrite = found["fix"].split(" && ")
+    assert metrics == 'floeplan properties db.t "write.metadata.metrics.column.note=truncate(16)"'
+    assert rewrite == "floeplan rewrite db.t --option rewrite-all=true"
     assert doctor("db.t").findings == ()
+    for command in (metrics, rewrite):
+        assert main(shlex.split(command)[1:]) == 0
+    assert doctor("db.t", filtered=["note", "id"]).findings == ()
 
 
 def test_the_suggested_fix_names_the_table_as_given(catalog: SqlCatalog) -> None:

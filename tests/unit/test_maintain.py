@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +23,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType, NestedField, TimestampType
+from rich.console import Console
 
 import floeplan as fp
+from floeplan.cli.commands.maintain import draw_explained
 from floeplan.cli.main import main
 from floeplan.errors import InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import PREFIX, live_claims
@@ -445,9 +448,18 @@ def test_partitions_that_are_still_written_are_left_alone(lake: SqlCatalog) -> N
             fp.append(table, pa.table(one, schema))
     table.refresh()
     policy = parse_policy('runs = "off"\n[defaults]\ncompact-min-files = 5')
-    assert work(run(lake, policy, dry_run=True), table="db.days") is None
+    left = run(lake, policy, dry_run=True)
+    assert work(left, table="db.days") is None
+    (report,) = (one for one in left.tables if one.table == "db.days")
+    text = "compact leaves 12 files in partitions by time to which files were added within 1h (partition-age)"
+    assert report.waits == (text,)
+    console = Console(file=StringIO(), width=200)
+    console.print(draw_explained(left))
+    assert f"\n  waits: {text}" in cast(StringIO, console.file).getvalue()
     now = parse_policy('runs = "off"\n[defaults]\ncompact-min-files = 5\npartition-age = "0s"')
-    assert status(run(lake, now, dry_run=True), table="db.days") == "planned"
+    planned = run(lake, now, dry_run=True)
+    assert status(planned, table="db.days") == "planned"
+    assert not any(one.waits for one in planned.tables)
     # Of the two days, only the one that was written after the time is left alone.
     entries, metadata = live_entries(table), table.metadata
     union, last_of_first = UnionPartitionType.of_table(metadata), metadata.snapshots[5].timestamp_ms
@@ -498,7 +510,10 @@ def test_work_is_left_when_its_window_closes_during_the_run(lake: SqlCatalog) ->
 
     result = run(lake, policy, clock=lambda: now[0], commit=CommitOptions(on_step=later))
     assert sorted([str(status(result)), str(status(result, table="db.alpha"))]) == ["done", "left"]
-    assert "outside its windows (11:00-13:00)" in str(result.left())
+    outside = "outside its windows (11:00-13:00)"
+    assert outside in str(result.left())
+    closed = run(lake, policy, clock=lambda: noon + 7200, dry_run=True)
+    assert {one.waits for one in closed.tables} == {(outside,)}
     assert "the lease expired during the work" in str(result.to_dict())
 
 

@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError
 from floeplan.fleet.lease import foreign_maintenance
-from floeplan.fleet.planners import predict
+from floeplan.fleet.planners import predict, waits
 from floeplan.fleet.policy import Settings
 from floeplan.fleet.records import History
 from floeplan.fleet.report import Facts, TableReport, WorkReport
@@ -86,7 +86,7 @@ def look_at(
         table = load_table(name, catalog)
         facts = facts_of(table, now_s)
         findings = () if table.metadata.current_snapshot_id is None else doctor(table, sample=0).findings
-        work = list[WorkReport]()
+        work, waiting = list[WorkReport](), tuple[str, ...]()
         if settings.maintain:
             context = Context(
                 table,
@@ -100,6 +100,7 @@ def look_at(
             )
             found = (predict(context, kind, findings) for kind in KINDS)
             work = [WorkReport(one, history.factor(name, one.kind)) for one in found if one is not None]
+            waiting = waits(context)
     except FloeplanError as error:
         return TableReport(name, settings=settings, rules=rules, error=error.message)
     except Exception as error:
@@ -112,4 +113,5 @@ def look_at(
         settings,
         rules,
         foreign_maintenance(table.metadata, now_s, settings.yield_for),
+        waiting,
     )

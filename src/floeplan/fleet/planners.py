@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ from pyiceberg.table import Table
 from floeplan.audit.advisor import AdviseOptions, advise, apply_candidate, read_cost
 from floeplan.audit.candidates import SPEC
 from floeplan.errors import BadInputError, FloeplanError
-from floeplan.fleet.policy import ADVISE, METADATA, OFF, TABLE
+from floeplan.fleet.policy import ADVISE, METADATA, OFF, TABLE, Settings, human_duration
 from floeplan.fleet.work import (
     CLUSTER,
     COMPACT,
@@ -177,6 +178,40 @@ def _predict_compact(context: Context) -> Work | None:
     reason += f", {counted(deletes, 'delete file')} applied" if deletes else ""
     numbers = {"files_after": outputs, "delete_files": deletes, "reads": reads}
     return Work(COMPACT, reason, context.open_cost * fewer * reads, size, files, numbers)
+
+
+def waits(context: Context) -> tuple[str, ...]:
+    """Why work of this table has to wait: its windows, and partitions that are still being written."""
+    found = list[str]()
+    settings, age = context.settings, context.settings.partition_age
+    if not settings.in_window(datetime.fromtimestamp(context.now_s, UTC)):
+        found.append(outside_windows(settings))
+    with suppress(FloeplanError):
+        held = _held_back(context)
+        if held > 0:
+            where = f"partitions by time to which files were added within {human_duration(age)}"
+            found.append(f"compact leaves {counted(held, 'file')} in {where} (partition-age)")
+    return tuple(found)
+
+
+def _held_back(context: Context) -> int:
+    """The files that a compaction would rewrite if their partitions were complete."""
+    options = replace(compact_options(context), max_files_to_rewrite=None)
+    since_ms = (context.now_s - options.min_partition_age_seconds) * 1000
+    # Planning again is worth it only for tables that were written recently.
+    recent = any(snapshot.timestamp_ms > since_ms for snapshot in context.table.metadata.snapshots)
+    if not context.settings.compact or not recent:
+        return 0
+    now, later = (
+        sum(len(group.rows) for group in RewriteDataFilesPlanner(context.table, one, cache=False).plan().groups)
+        for one in (options, replace(options, min_partition_age_seconds=0))
+    )
+    return later - now
+
+
+def outside_windows(settings: Settings) -> str:
+    """That work may not run now."""
+    return f"outside its windows ({', '.join(window.text for window in settings.windows)})"
 
 
 def _reads(context: Context, plan: RewriteDataFilesPlan) -> float:

@@ -107,7 +107,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table: its findings, what it is made of, its settings, and its work in the order in which it is done."""
+    """One table: its findings, what it is made of, its settings, its work in its order, and why some of it waits."""
 
     table: str
     findings: tuple[Finding, ...] = ()
@@ -116,6 +116,7 @@ class TableReport:
     settings: Settings = field(default_factory=Settings)
     rules: tuple[int, ...] = ()
     foreign: str | None = None
+    waits: tuple[str, ...] = ()
     error: str | None = None
 
     @property
@@ -136,6 +137,7 @@ class TableReport:
             "facts": self.facts.to_dict(),
             "policy": self.settings.to_dict() | {"rules": list(self.rules)},
             "foreign": self.foreign,
+            "waits": list(self.waits),
             "error": self.error,
         }
 

@@ -30,7 +30,7 @@ from floeplan.catalog import existing_catalog, list_tables, load_table
 from floeplan.errors import CommitConflictError, FloeplanError, InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import Lease, LeaseHeldError, foreign_maintenance
 from floeplan.fleet.look import look_at
-from floeplan.fleet.planners import execute, predict
+from floeplan.fleet.planners import execute, outside_windows, predict
 from floeplan.fleet.policy import Budget, Policy, matches_any
 from floeplan.fleet.policy_file import read_policy
 from floeplan.fleet.ranking import Queue, Spending
@@ -254,8 +254,7 @@ class _Run:
         settings = self.queue.reports[name].settings
         if settings.in_window(datetime.fromtimestamp(self.options.clock(), UTC)):
             return True
-        windows = ", ".join(window.text for window in settings.windows)
-        self.queue.mark_all(name, Status.LEFT, f"outside its windows ({windows})")
+        self.queue.mark_all(name, Status.LEFT, outside_windows(settings))
         return False
 
     def _next(self) -> tuple[str, int] | None:

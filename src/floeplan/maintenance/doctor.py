@@ -53,6 +53,7 @@ from floeplan.maintenance.remedies import (
     expire_old_snapshots,
     merge_small_files,
     upgrade_old_specs,
+    write_bounds,
 )
 from floeplan.maintenance.rewrite_manifests import manifests_per_partition
 from floeplan.metadata.delete_index import DeleteKind
@@ -85,12 +86,10 @@ FIXES = {
     "unreached-deletes": REPAIR,
     "several-vectors": "floeplan rewrite {} --option delete-file-threshold=1",
     "dangling-deletes": "floeplan rewrite {}",
-    "missing-statistics": "floeplan rewrite {} --option rewrite-all=true",
-    "filtered-without-bounds": "floeplan rewrite {} --option rewrite-all=true",
     "small-files": "floeplan rewrite {}",
     "old-specs": "floeplan upgrade-spec {}",
     "many-manifests": "floeplan rewrite-manifests {}",
-    "many-snapshots": "floeplan expire {}",
+    "many-snapshots": "floeplan expire {} --yes",
 }
 """The command that fixes a finding; ``{}`` is the table name."""
 
@@ -284,25 +283,30 @@ def _statistics_and_sizes(
 ) -> Iterator[Finding]:
     """Files that cannot be pruned, small files and partitions, and files under old specs."""
     bare = to_mask(pc.equal(pc.fill_null(pc.list_value_length(data.array("lower_bounds")), 0), 0))
-    yield from _per_spec("missing-statistics", data, bare, "have no column bounds and cannot be pruned")
+    name = _name(table)
+    fix = write_bounds(name, head.metadata)
+    for found in _per_spec("missing-statistics", data, bare, "have no column bounds and cannot be pruned"):
+        yield replace(found, fix=fix)
     small = data.ints("file_size_in_bytes") < FileSizes.of(RewriteOptions(), head.metadata.properties).smallest
     if np.count_nonzero(small) >= MANY_SMALL_FILES:
         yield from _remedies("small-files", merge_small_files(table, branch, MANY_SMALL_FILES, _SHOWN))
     coarser = coarser_spec(head.metadata, head.union, data)
     if coarser is not None:
         found = _finding("over-partitioned", coarser.message, head.metadata.default_spec_id, coarser.files[0])
-        yield replace(found, fix=coarser.command(_name(table)))
+        yield replace(found, fix=coarser.command(name))
     if (data.spec_id != head.metadata.default_spec_id).any():
         yield from _remedies("old-specs", upgrade_old_specs(head, _SHOWN))
     names = Names(head.metadata.schema(), False)
-    for name in filtered:
-        key = names.find_dotted(name).field_id
+    for column in filtered:
+        key = names.find_dotted(column).field_id
         entries = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset(), stats=frozenset({key})))
         # A column of nulls has no bounds, but its null count prunes the file.
         nulls = entries.ints(f"null_count.{key}") == entries.record_count
         bare = ~entries.valid(f"lower.{key}") & ~nulls
-        text = f"have no bounds of {name}, which queries filter by: set write.metadata.metrics.column.{name}, rewrite"
-        yield from _per_spec("filtered-without-bounds", entries, bare, text)
+        text = f"have no bounds of {column}, which queries filter by"
+        fix = write_bounds(name, head.metadata, column)
+        for found in _per_spec("filtered-without-bounds", entries, bare, text):
+            yield replace(found, fix=fix)
 
 
 def _manifests_and_snapshots(head: SnapshotReader, data: EntriesTable, table: Table, branch: str) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
 
 from floeplan.errors import FloeplanError
 from floeplan.maintenance.expire import snapshots_to_expire
@@ -19,6 +21,7 @@ from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.move import MoveStatus, plan_move
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted, human_bytes
+from floeplan.write.target import MetricsModes
 
 _STAYS = (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.COARSER_TARGET)
 
@@ -34,24 +37,44 @@ class Remedy:
 
 
 def merge_small_files(table: Table, branch: str, at_least: int, shown: int) -> Iterator[Remedy]:
-    """What ``rewrite`` would merge, for every spec with at least ``at_least`` files to merge."""
+    """What ``rewrite`` would merge, for every spec with at least ``at_least`` small files that no rewrite has written.
+
+    Rows that share a file compress better, so that a rewrite may write files that are again too small. Merging those
+    would go on for several rewrites, each with less to gain: they are merged only together with others.
+    """
     try:
         plan = RewriteDataFilesPlanner(table, ref=branch, cache=False).plan()
     except FloeplanError:
         return
-    small = [group for group in plan.groups if "too-small" in group.reasons]
-    for spec_id in sorted({group.output_spec_id for group in small}):
-        groups = [group for group in small if group.output_spec_id == spec_id]
+    entries = plan.files.entries
+    rewritten = np.isin(entries.ints("snapshot_id"), _rewrites(table.metadata))
+    is_small = (entries.ints("file_size_in_bytes") < plan.sizes.smallest) & ~rewritten
+    merged = [group for group in plan.groups if group.expected_outputs < len(group.rows) and is_small[group.rows].any()]
+    for spec_id in sorted({group.output_spec_id for group in merged}):
+        groups = [group for group in merged if group.output_spec_id == spec_id]
         rows = np.concatenate([group.rows for group in groups])
-        if len(rows) >= at_least:
+        small = rows[is_small[rows]]
+        if len(small) >= at_least:
             size = human_bytes(sum(group.bytes for group in groups))
             outputs = sum(group.expected_outputs for group in groups)
+            others = f" and {counted(len(rows) - len(small), 'other')}" if len(rows) > len(small) else ""
             text = (
-                f"{counted(len(rows), 'file')} are below the target size of {human_bytes(plan.sizes.target)}: "
-                f"rewrite merges them ({size}) into {outputs:,}"
+                f"{counted(len(small), 'file')} are below the target size of {human_bytes(plan.sizes.target)}: "
+                f"rewrite merges them{others} ({size}) into {outputs:,}"
             )
-            examples = plan.files.entries.path.take(rows[:shown]).to_pylist()
-            yield Remedy(text, spec_id, len(rows), tuple(examples))
+            yield Remedy(text, spec_id, len(small), tuple(entries.path.take(small[:shown]).to_pylist()))
+
+
+def _rewrites(metadata: TableMetadata) -> list[int]:
+    """The snapshots that wrote rows to new files: not those of other work on metadata, which only move entries."""
+    summaries = ((one.snapshot_id, one.summary) for one in metadata.snapshots)
+    return [
+        snapshot_id
+        for snapshot_id, summary in summaries
+        if summary is not None
+        and summary.operation is Operation.REPLACE
+        and summary.additional_properties.get("floeplan.operation", "rewrite") == "rewrite"
+    ]
 
 
 def upgrade_old_specs(head: SnapshotReader, shown: int) -> Iterator[Remedy]:
@@ -74,6 +97,18 @@ def upgrade_old_specs(head: SnapshotReader, shown: int) -> Iterator[Remedy]:
         under = f"{counted(len(rows), 'file')} {'is' if len(rows) == 1 else 'are'} under an old spec"
         text = f"{under}: upgrade-spec {' and '.join(parts)}"
         yield Remedy(text, spec_id, len(rows), tuple(move.data.path.take(rows[:shown]).to_pylist()))
+
+
+def write_bounds(table: str, metadata: TableMetadata, column: str | None = None) -> str:
+    """The commands that write bounds of a column, or of any: a rewrite, after setting the property that omits them."""
+    rewrite = f"floeplan rewrite {table} --option rewrite-all=true"
+    schema = metadata.schema()
+    modes = MetricsModes.from_properties(metadata.properties, schema, metadata.sort_order())
+    leaves = [schema.find_field(column).field_id] if column is not None else modes.by_id
+    if any(modes.of(field_id).bounds for field_id in leaves):
+        return rewrite
+    name = "default" if column is None else f"column.{column}"
+    return f'floeplan properties {table} "write.metadata.metrics.{name}=truncate(16)" && {rewrite}'
 
 
 def cluster_manifests(table: Table, branch: str) -> Iterator[Remedy]:

@@ -48,6 +48,11 @@ class Lake:
         self.warehouse.mkdir(parents=True, exist_ok=True)
         return SqlCatalog(NAME, uri=f"sqlite:///{self.database}", warehouse=self.warehouse.as_uri())
 
+    def environment(self) -> dict[str, str]:
+        """The variables with which the command line opens the catalog."""
+        local = {"TYPE": "sql", "URI": f"sqlite:///{self.database}", "WAREHOUSE": self.warehouse.as_uri()}
+        return {f"PYICEBERG_CATALOG__{NAME.upper()}__{key}": value for key, value in local.items()}
+
     def start_spark(self) -> SparkSession:
         from pyspark.sql import SparkSession
 

@@ -160,6 +160,7 @@ def draw_explained(result: MaintainResult) -> RenderableType:
         own = {name: value for name, value in table.settings.to_dict().items() if value != defaults[name]}
         parts += [_settings(own)] if own else []
         parts += [_explained(one) for one in table.work] or [Text("  nothing to do", style="dim")]
+        parts += [Text(f"  waits: {text}", style="yellow") for text in table.waits]
         parts += [Text(f"  yields: {table.foreign}", style="yellow")] if table.foreign else []
         parts += [Text(f"  ! {table.error}", style="red")] if table.error else []
     every = _in_order(result)[:_MOST_TABLES]
