@@ -160,12 +160,7 @@ def test_pyiceberg_reads_the_same_rows_whoever_plans(
 
 
 def in_pyiceberg(where: str) -> str | None:
-    """A predicate in the notation of PyIceberg; ``None`` for one that it cannot parse.
-
-    It rounds a fraction that is compared with an integer; the server refuses it.
-    """
-    if where.endswith("= 7.5"):
-        return None
+    """A predicate in the notation of PyIceberg; ``None`` for one that it cannot parse."""
     text = re.sub(r"timestamp'(\S+) ([^']+)'", r"'\1T\2+00:00'", where)
     text = re.sub(r"timestamp_ntz'(\S+) ([^']+)'", r"'\1T\2'", text)
     text = re.sub(r"\bdate'", "'", re.sub(r"(\d)D\b", r"\1", text))

@@ -33,6 +33,7 @@ from functools import reduce
 from typing import Any, TypeAlias
 
 from pyiceberg import types
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform, parse_transform
 
@@ -57,7 +58,7 @@ from floeplan.predicate.ir import (
 )
 from floeplan.predicate.literals import checked_text
 from floeplan.predicate.names import Names, Reference
-from floeplan.rest.literals import beyond_float, finite_form, json_literal, range_form
+from floeplan.rest.literals import beyond_float, finite_form, is_fraction, json_literal, range_form
 from floeplan.text import excerpt
 
 Json: TypeAlias = Any
@@ -208,9 +209,9 @@ def _get(node: Mapping[str, Json], *keys: str) -> Json:
 
 def _shown(node: Json) -> str:
     """A piece of a filter for messages."""
-    if isinstance(node, dict):
-        return f"a predicate of type {excerpt(str(node.get('type')))!r}"
-    return f"{type(node).__name__} {excerpt(str(node))!r}"
+    if isinstance(node, dict) and "type" in node:
+        return f"a predicate of type {excerpt(str(node['type']))!r}"
+    return excerpt(json.dumps(node, ensure_ascii=False))
 
 
 class _Compiler:
@@ -270,6 +271,8 @@ class _Compiler:
             self._readable[id(node)] = readable
         if isinstance(column.type, types.FloatType) and any(map(beyond_float, values)):
             return _opaque(node, negated)
+        if isinstance(column.type, types.IntegerType | types.LongType) and any(map(is_fraction, values)):
+            return _opaque(node, negated)
         if op in ("is-null", "not-null"):
             return IsNull(column, negated=op == "not-null")
         if transform is not None:
@@ -311,7 +314,7 @@ class _Compiler:
                 raise BadInputError(f"the filter has {_shown(name)} where the name of a transform is expected")
             try:
                 transform = parse_transform(name)
-            except ValueError as error:
+            except (ValueError, ValidationError) as error:
                 raise BadInputError(f"the filter has the invalid transform {excerpt(name)!r}") from error
             term = _get(term, "term")
         column = self._column(term)

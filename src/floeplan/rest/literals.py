@@ -30,6 +30,7 @@ _CLOCK_TEXT = r"\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?"
 _DATE = re.compile(_DATE_TEXT, re.ASCII)
 _TIME = re.compile(_CLOCK_TEXT, re.ASCII)
 _TIMESTAMP = re.compile(rf"{_DATE_TEXT}(?:T{_CLOCK_TEXT}(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+_FRACTION = re.compile(r"[+-]?\d+\.\d+", re.ASCII)
 _UTC = (None, "Z", "+00:00", "-00:00")
 _ZONED = (types.TimestamptzType, types.TimestamptzNanoType)
 _FLOAT_MAX, _DOUBLE_MAX = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
@@ -98,6 +99,11 @@ def beyond_float(value: Any) -> bool:
     """Whether a literal is finite and beyond every float: clients then decide the comparison without rows."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and abs(value) > _FLOAT_MAX and value not in (math.inf, -math.inf)
+
+
+def is_fraction(value: Any) -> bool:
+    """Whether a literal is a decimal as PyIceberg sends it; it rounds one that is compared with an integer column."""
+    return isinstance(value, str) and _FRACTION.fullmatch(value) is not None
 
 
 def finite_form(column: Column, kind: str, term: Any, values: Sequence[Any]) -> Any:
