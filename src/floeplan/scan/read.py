@@ -132,6 +132,7 @@ class PlanReader:
     """Reads files of one table into the columns of one schema; thread-safe."""
 
     def __init__(self, table: TableRows, schema: Schema) -> None:
+        _use_small_pages()
         self._table_schema = table.schemas[0]
         self._schema = schema
         self._with_deleted = DELETED.field_id in (field.field_id for field in schema.fields)
@@ -247,6 +248,16 @@ class PlanReader:
             return without_columns(rows.num_rows)
         projected, schema = rows.select([field.name for field in self._schema.fields]), arrow_schema(self._schema)
         return projected if projected.schema.equals(schema) else projected.cast(schema)
+
+
+def _use_small_pages() -> None:
+    """Take Arrow's memory from the system's allocator instead of mimalloc, unless the environment names a pool.
+
+    mimalloc requests huge pages. The first read of a process touches new memory only, and the kernel takes 3 to 5 times
+    as long to find and clear huge pages as small ones: 1.7 to 2.5 s instead of 0.5 s of system time for 782 MB.
+    """
+    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ and pa.default_memory_pool().backend_name == "mimalloc":
+        pa.set_memory_pool(pa.system_memory_pool())
 
 
 def _kept(rows: pa.Table, kept: Mask) -> pa.Table:
