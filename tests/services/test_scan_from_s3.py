@@ -114,3 +114,12 @@ def test_the_tail_of_a_small_file_is_short(larger: Table, store: ObjectStore) ->
     metadata = store.traffic().bytes
     assert plan.summary.row_groups_kept == 1
     assert metadata < 64 * 1024 < plan.files[0].file_size
+
+
+def test_no_byte_is_fetched_for_planning_and_again_for_reading(larger: Table, store: ObjectStore) -> None:
+    store.traffic()
+    fp.plan_scan(larger, "id % 2 = 0", options=fp.ScanOptions(cache=False, footers=False))
+    metadata = store.traffic().bytes
+    plan = fp.plan_scan(larger, "id % 2 = 0", options=fp.ScanOptions(cache=False))
+    assert plan.to_arrow()["id"].to_numpy().sum() == sum(range(0, 100_000, 2))
+    assert store.traffic().bytes - metadata <= plan.files[0].file_size

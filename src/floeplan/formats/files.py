@@ -21,7 +21,7 @@ from floeplan.parquet.read.reader import (
     read_selected,
     selects_every_page,
 )
-from floeplan.parquet.source import ByteSource, LocalSource, open_source
+from floeplan.parquet.source import ByteSource, LocalSource, ObjectStoreSource, open_source
 from floeplan.vectors import Ints, Mask
 
 
@@ -90,7 +90,10 @@ def open_stored(
         UnsupportedError: The format is none of ``READABLE``.
     """
     if format_ == PARQUET:
-        return ParquetFile(open_source(path, io, footer.file_size if footer else None), footer, tail)
+        source = open_source(path, io, footer.file_size if footer else None)
+        if footer is not None and isinstance(source, ObjectStoreSource):
+            source.keep_tail(footer.tail, footer.file_size)
+        return ParquetFile(source, footer, tail)
     make = _OPENERS.get(format_)
     if make is None:
         raise UnsupportedError(

@@ -110,6 +110,11 @@ class BaseSource:
             self._tail = memoryview(data)
         return self._tail[max(0, len(self._tail) - length) :]
 
+    def keep_tail(self, tail: bytes, size: int) -> None:
+        """Serve the end of the file from bytes that another source of it has fetched."""
+        if self._size == size and len(self._tail) < len(tail):
+            self._tail = memoryview(tail)
+
     def read_ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
         """The bytes of each range, in the given order."""
         spans = np.array(ranges, dtype=np.int64).reshape(-1, 2)

@@ -13,7 +13,7 @@ import re
 import threading
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -24,13 +24,15 @@ from pyiceberg.schema import Schema
 from floeplan.errors import UnsupportedError
 from floeplan.parquet.footer.schema import ELEMENT_SHAPE, MAX_ELEMENTS, FileColumns, LeafColumn, build_tree
 from floeplan.parquet.footer.thrift import SCALAR, Struct, integer, read_struct
-from floeplan.parquet.source import ByteSource, corrupt
+from floeplan.parquet.source import ByteSource, LocalSource, corrupt
 from floeplan.vectors import Ints, Mask
 
 DEFAULT_TAIL = 128 * 1024
 """Bytes of the first request, at most. Files of pyarrow have 130 to 190 footer bytes per column chunk and 40 bytes of
 page index per page, so this holds the footer of about 700 chunks, or that of a smaller file with its page indexes; a
 longer tail would be a noticeable fraction of all bytes that a point lookup fetches."""
+KEPT_TAIL = 16 * 1024
+"""Bytes before a footer, at most, that are kept with it: a plan fetches them, and its reader needs them again."""
 MAX_FOOTER = 1 << 29
 MAX_KNOWN_SCHEMAS = 64
 FOOTER_CACHE_FILES = 4096
@@ -211,6 +213,7 @@ class ParquetFooter:
     _encoded: bytes = field(repr=False)
     _chunk_starts: Ints = field(repr=False)
     _chunks: dict[int, ColumnChunks] = field(default_factory=dict, repr=False)
+    _before: bytes = field(default=b"", repr=False)
 
     @property
     def num_row_groups(self) -> int:
@@ -260,6 +263,11 @@ class ParquetFooter:
             except ValueError as error:
                 raise corrupt(self.file, f"the footer entry of column {column}: {error}") from None
         return self._chunks[index]
+
+    @property
+    def tail(self) -> bytes:
+        """The end of the file that a store sent for this footer, if it has page indexes or data before the footer."""
+        return self._before + self.as_file()[len(_MAGIC) :] if self._before else b""
 
     def as_file(self) -> bytes:
         """A Parquet file of this footer alone, for decoders that take their metadata from a file."""
@@ -321,7 +329,10 @@ def read_footer(source: ByteSource, *, tail: int = DEFAULT_TAIL) -> ParquetFoote
     missing = length + 8 - len(end)
     if missing > 0:
         end = bytes(source.read_ranges([(source.size - length - 8, missing)])[0]) + end
-    return decode_footer(end[len(end) - 8 - length : len(end) - 8], name, source.size)
+    start = len(end) - 8 - length
+    footer = decode_footer(end[start : len(end) - 8], name, source.size)
+    keep = 0 < start <= KEPT_TAIL and not isinstance(source, LocalSource)
+    return replace(footer, _before=end[:start]) if keep else footer
 
 
 _footers_lock = threading.Lock()
