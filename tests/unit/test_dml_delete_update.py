@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType
 
 import floeplan as fp
+from floeplan.cli.main import main
 from floeplan.dml.assign import compile_assignments
 from floeplan.errors import (
     BadInputError,
@@ -333,7 +335,7 @@ def test_result_has_the_keys_of_the_contract(table: Table) -> None:
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_files_that_cannot_be_read_can_only_be_dropped(
-    column: str, value: object, named: str, mode: str, table: Table
+    column: str, value: object, named: str, mode: str, table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = WriteTarget.of(table)
     entries = write_data_files(target, [events(500, 600)], file_name_token="t")
@@ -347,6 +349,9 @@ def test_files_that_cannot_be_read_can_only_be_dropped(
     with pytest.raises(UnsupportedError, match=named):
         fp.merge(table, pa.table({"id": [510]}), "id", mode=mode).when_matched_delete().execute()
     assert snapshots(table) == before
+    with patch("floeplan.cli.common.spark_for", side_effect=AssertionError("Spark does not read it either")):
+        assert main(["scan", table.refresh().metadata_location, "--where", "id % 50 = 7"]) != 0
+    assert named in capsys.readouterr().err
     assert fp.delete(table, "id >= 500", mode=mode).rows_deleted == 100
     assert fp.delete(table, "id % 50 = 7", mode=mode).rows_deleted == 6
 
