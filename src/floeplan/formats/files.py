@@ -21,7 +21,7 @@ from floeplan.parquet.read.reader import (
     read_selected,
     selects_every_page,
 )
-from floeplan.parquet.source import ByteSource, LocalSource, open_source
+from floeplan.parquet.source import ByteSource, LocalSource, open_referenced
 from floeplan.vectors import Ints, Mask
 
 
@@ -90,14 +90,14 @@ def open_stored(
         UnsupportedError: The format is none of ``READABLE``.
     """
     if format_ == PARQUET:
-        return ParquetFile(open_source(path, io, footer.file_size if footer else None), footer, tail)
+        return ParquetFile(open_referenced(path, io, footer.file_size if footer else None), footer, tail)
     make = _OPENERS.get(format_)
     if make is None:
         raise UnsupportedError(
             f"{what} {path} is {format_}; supported formats are Parquet, ORC and Avro",
             context={"file": path, "format": format_},
         )
-    return make(open_source(path, io))
+    return make(open_referenced(path, io))
 
 
 def _open_orc(source: ByteSource) -> StoredFile:
