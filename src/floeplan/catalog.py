@@ -269,6 +269,12 @@ def _translated_errors(name: str, catalog: Catalog) -> Iterator[None]:
     except (UnauthorizedError, ForbiddenError) as error:
         message = f"catalog {catalog.name!r} denies access to {name}: {reason(error, lines=2)}"
         raise FloeplanError(message, kind="forbidden", context=context, safe_to_clean=True) from error
+    except FileNotFoundError as error:
+        message = (
+            f"catalog {catalog.name!r} refers to a metadata file of {name} that does not exist: {reason(error)}; "
+            "restore it, or register the newest metadata file that is left"
+        )
+        raise CorruptMetadataError(message, context=context) from error
     except Exception as error:
         message = f"catalog {catalog.name!r} cannot load {name}: {reason(error, lines=2)}"
         raise FloeplanError(message, kind="unreachable", context=context, retryable=True, safe_to_clean=True) from error

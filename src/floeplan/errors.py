@@ -14,6 +14,7 @@
     │   └── PredicateSyntaxError   predicate-syntax
     ├── CorruptError               corrupt                exit 1
     │   ├── CorruptFileError       corrupt-file
+    │   ├── MissingFileError       missing-file
     │   └── CorruptMetadataError   corrupt-metadata
     ├── UnsupportedError           unsupported            exit 1
     ├── EvaluationError            evaluation-failed      exit 1   the expression fails on a value of a row
@@ -35,6 +36,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from floeplan.text import redacted
+
+RESTORE = "restore it, or roll back to a snapshot that does not need it"
+"""What to do about a file of a table that is gone."""
 
 
 class FloeplanError(Exception):
@@ -179,6 +183,12 @@ class CorruptFileError(CorruptError):
     """A data or delete file is corrupt."""
 
     default_kind = "corrupt-file"
+
+
+class MissingFileError(CorruptError):
+    """A data or delete file does not exist although the table refers to it."""
+
+    default_kind = "missing-file"
 
 
 class CorruptMetadataError(CorruptError):

@@ -110,6 +110,7 @@ def test_a_file_of_another_table_is_unknown(view: TableView) -> None:
 def test_totals_of_a_plan_are_those_of_the_overview(view: TableView) -> None:
     """The table has delete files, which the totals of its snapshot summary include."""
     overview, summary = overview_document(view), plan_document(view, None, plan_for(view, None))["summary"]
+    assert summary["manifests_total"] == overview["sizes"]["data_manifests"]
     assert summary["bytes_total"] == overview["sizes"]["data_bytes"]
     assert (summary["files_total"], summary["rows_total"]) == (overview["files"], overview["rows"])
 

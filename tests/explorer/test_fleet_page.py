@@ -56,7 +56,7 @@ def test_the_front_page_shows_every_table_and_opens_one_with_a_click(page: Page,
     assert "compact done" in row(page, "db.done")
     assert row(page, EVIL).startswith(f"healthy | {EVIL}")
     assert row(page, "db.lost").startswith("unreadable")
-    assert "No such file" in row(page, "db.lost")
+    assert "that does not exist" in row(page, "db.lost")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / "fleet.png", full_page=True)
     first = page.locator("table.fleet tbody tr").first
@@ -67,6 +67,23 @@ def test_the_front_page_shows_every_table_and_opens_one_with_a_click(page: Page,
     expect(page.get_by_label("Table", exact=True)).to_have_value("db.small")
     page.locator(".brand").click()
     expect(page.locator("table.fleet")).to_be_visible()
+
+
+def test_a_table_that_cannot_be_loaded_leaves_the_way_to_the_others(browser: Browser, fleet: ExplorerServer) -> None:
+    page = browser.new_page(reduced_motion="reduce")
+    page.goto(f"{fleet.url}?table=db.lost#/health")
+    choice = page.get_by_label("Table", exact=True)
+    expect(choice).to_have_value("db.lost")
+    expect(page.locator("main .note")).to_contain_text("that does not exist")
+    expect(page.locator("#tabs a")).to_have_count(0)
+    choice.select_option("db.small")
+    expect(page.locator("#foot")).to_contain_text("db/small")
+    choice.select_option("db.lost")
+    expect(page.locator("main .note")).to_contain_text("that does not exist")
+    expect(page.locator("#foot")).not_to_contain_text("db/small")
+    page.locator(".brand").click()
+    expect(page.locator("table.fleet")).to_be_visible()
+    page.close()
 
 
 def test_the_front_page_fits_a_phone(browser: Browser, fleet: ExplorerServer) -> None:

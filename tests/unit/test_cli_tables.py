@@ -89,7 +89,7 @@ def test_snapshots_are_shown_newest_first(run: Json, ids: list[int], capsys: pyt
     assert [one["snapshot_id"] for one in run("snapshots", "db.t", "--branch", "old")["snapshots"]] == ids[1::-1]
     assert "no branch nope" in failure(run, "snapshots", "db.t", "--branch", "nope")
     assert main(["snapshots", "db.t"]) == 0
-    assert "+1 files, +10 rows" in capsys.readouterr().out
+    assert "+1 file, +10 rows" in capsys.readouterr().out
 
 
 def test_rollback_moves_main_back(run: Json, ids: list[int]) -> None:

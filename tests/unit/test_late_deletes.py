@@ -21,6 +21,7 @@ from floeplan.cli.main import main
 from floeplan.dml.commit import DmlResult
 from floeplan.dml.merge.builder import Merge
 from floeplan.errors import UnsupportedError
+from floeplan.fleet.policy_file import parse_policy
 from floeplan.maintenance.doctor import Finding, doctor
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
 from floeplan.sql_text.call import ProcedureResult
@@ -86,6 +87,21 @@ def test_rows_do_not_leave_a_spec_with_a_live_writer(catalog: SqlCatalog, how: s
     assert refused.value.kind == "live-equality-writer"
     assert table.refresh().metadata.current_snapshot_id == before
     assert fp.rewrite_data_files(table, options=ALL).files_rewritten == 3, "rows that keep their spec can be rewritten"
+
+
+def test_what_would_be_refused_is_neither_recommended_nor_planned(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, policy = streamed(catalog), parse_policy('[defaults]\nupgrade-specs = "rewrite"')
+
+    def advice() -> tuple[bool, bool]:
+        (report,) = fp.maintain(policy=policy, dry_run=True, catalog=catalog).tables
+        recommended = "old-specs" in {finding.kind for finding in doctor(table).findings}
+        return recommended, "upgrade-spec" in {one.work.kind for one in report.work}
+
+    assert advice() == (False, False)
+    monkeypatch.setattr(equality_writers, "RECENT_HOURS", 0)
+    assert advice() == (True, True)
 
 
 def test_a_writer_that_ended_long_ago_does_not_count(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

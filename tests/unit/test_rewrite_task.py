@@ -16,7 +16,7 @@ from pyiceberg.table.sorting import SortDirection
 from pyiceberg.transforms import IdentityTransform
 
 import floeplan as fp
-from floeplan.errors import UnknownFileError
+from floeplan.errors import MissingFileError
 from floeplan.metadata.files import local_path
 from floeplan.metadata.manifests.entries import concat_entries
 from floeplan.partition.union import UnionPartitionType
@@ -236,6 +236,6 @@ def test_a_group_that_fails_leaves_no_file(tmp_path: Path) -> None:
         task = GroupRewriter(
             GroupRewriter.of(plan).table, GroupRewriter.of(plan).target, find_strategy(strategy), plan.order
         )
-        with pytest.raises((UnknownFileError, FileNotFoundError)):
+        with pytest.raises(MissingFileError):
             task(tasks[0], "attempt")
     assert set(tmp_path.rglob("*.parquet")) == before

@@ -19,6 +19,7 @@ from floeplan.cli.main import main
 from floeplan.dml.append import append as dml_append
 from floeplan.errors import InvalidOptionError, UnknownColumnError, UnknownSpecError
 from floeplan.metadata.manifests.entries import Content, EntriesTable, Status
+from floeplan.partition.evolution import AddField, Term
 from floeplan.partition.transforms import Transform
 from floeplan.partition.union import SpecProjection
 from floeplan.rewrite.spec_upgrade.move import is_coarser
@@ -26,6 +27,7 @@ from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.catalog_commit import Timing
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
+from floeplan.transaction.evolve_spec import evolve_spec
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import create_branch
 from floeplan.write.data_files import write_data_files
@@ -300,6 +302,15 @@ def test_files_that_lose_nothing_are_rewritten_though_others_would(catalog: SqlC
 def test_a_spec_that_is_not_there_is_refused(catalog: SqlCatalog, to: int | str, error: type[Exception]) -> None:
     with pytest.raises(error, match=str(to)):
         upgrade_spec(evolved_table(catalog), to=to)
+
+
+@pytest.mark.parametrize("to", ["current", 2])
+def test_a_spec_that_was_added_since_the_table_was_loaded_is_found(catalog: SqlCatalog, to: int | str) -> None:
+    table = evolved_table(catalog)
+    stale = reloaded(table)
+    evolve_spec(table, (AddField(Term(("id",), BucketTransform(1))),))
+    assert upgrade_spec(stale, options=UpgradeOptions(to=to, dry_run=True)).target_spec_id == 2
+    assert upgrade_spec(stale, to=to).files_left == 0
 
 
 def test_a_table_without_snapshots_has_nothing_to_move(catalog: SqlCatalog) -> None:

@@ -13,7 +13,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time
@@ -28,7 +28,7 @@ from rich.text import Text
 
 from floeplan.cli import completion
 from floeplan.errors import InvalidOptionError
-from floeplan.text import document_text, without_secrets
+from floeplan.text import counted, document_text, parse_count, without_secrets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -349,3 +349,19 @@ def json_value(value: Any) -> Any:
         case datetime() | date() | time():
             return value.isoformat()
     return str(value)
+
+
+_CHANGES = {
+    "added-data-files": ("+", "file"),
+    "deleted-data-files": ("-", "file"),
+    "added-records": ("+", "row"),
+    "deleted-records": ("-", "row"),
+    "added-delete-files": ("+", "delete"),
+    "removed-delete-files": ("-", "delete"),
+}
+
+
+def summary_changes(summary: Mapping[str, str], names: Iterable[str] = _CHANGES) -> list[str]:
+    """What a snapshot changed, by the counts of its summary: ``+3 files``."""
+    found = ((*_CHANGES[name], parse_count(summary.get(name))) for name in names)
+    return [f"{sign}{counted(count, noun)}" for sign, noun, count in found if count is not None]

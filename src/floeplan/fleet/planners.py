@@ -60,6 +60,7 @@ from floeplan.snapshot.effects import Predicate
 from floeplan.snapshot.passes import evaluate_entries
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted, human_bytes, parse_count
+from floeplan.transaction.equality_writers import refuse_live_writers, warn_of_equality_writers
 
 _EXPIRE_PROPERTIES = "history.expire."
 
@@ -124,6 +125,9 @@ def _predict_upgrade(context: Context) -> Work | None:
     files = found.files_by_metadata + found.files_by_rewrite
     if not files:
         return None
+    refuse_live_writers(
+        warn_of_equality_writers(head, np.unique(head.manifests.spec_id).tolist(), found.target_spec_id)
+    )
     share = found.files_by_rewrite / max(1, found.files_total)
     parts = [f"move {counted(found.files_by_metadata, 'file')} by metadata"] if found.files_by_metadata else []
     parts += [f"rewrite {counted(found.files_by_rewrite, 'file')}"] if found.files_by_rewrite else []

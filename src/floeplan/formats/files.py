@@ -21,7 +21,7 @@ from floeplan.parquet.read.reader import (
     read_selected,
     selects_every_page,
 )
-from floeplan.parquet.source import ByteSource, LocalSource, ObjectStoreSource, open_source
+from floeplan.parquet.source import ByteSource, LocalSource, ObjectStoreSource, open_referenced
 from floeplan.vectors import Ints, Mask
 
 
@@ -90,7 +90,7 @@ def open_stored(
         UnsupportedError: The format is none of ``READABLE``.
     """
     if format_ == PARQUET:
-        source = open_source(path, io, footer.file_size if footer else None)
+        source = open_referenced(path, io, footer.file_size if footer else None)
         if footer is not None and isinstance(source, ObjectStoreSource):
             source.keep_tail(footer.tail, footer.file_size)
         return ParquetFile(source, footer, tail)
@@ -100,7 +100,7 @@ def open_stored(
             f"{what} {path} is {format_}; supported formats are Parquet, ORC and Avro",
             context={"file": path, "format": format_},
         )
-    return make(open_source(path, io))
+    return make(open_referenced(path, io))
 
 
 def _open_orc(source: ByteSource) -> StoredFile:

@@ -184,6 +184,8 @@ def _sizes(head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes) -> di
         "delete_bytes": int(deletes.entries.ints("file_size_in_bytes").sum()),
         "manifest_bytes": int(head.manifests.length[manifests].sum()),
         "manifests": len(manifests),
+        "data_manifests": int(np.count_nonzero(head.manifests.content == DATA)),
+        "delete_manifests": int(np.count_nonzero(head.manifests.content == DELETES)),
         "smallest": int(sizes.min()) if len(sizes) else 0,
         "median": int(np.median(sizes)) if len(sizes) else 0,
         "largest": int(sizes.max()) if len(sizes) else 0,

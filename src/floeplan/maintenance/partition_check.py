@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import TimeTransform
 from pyiceberg.types import PrimitiveType, UUIDType
 
-from floeplan.errors import CorruptError, UnknownFileError, UnsupportedError
+from floeplan.errors import CorruptError, MissingFileError, UnsupportedError
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partition_stats
@@ -147,7 +147,7 @@ def denied_by_rows(table: Table, branch: str, files: int) -> tuple[list[str], li
             opened = files_of_table.open(file)
             first = RowSelection.all_rows(min(opened.stored.num_rows, _SAMPLED_ROWS))
             rows = opened.read(wanted, first)[0] if fields else None
-        except UnknownFileError:
+        except MissingFileError:
             missing.append(file.path)
             continue
         except (CorruptError, UnsupportedError, OSError):

@@ -21,6 +21,7 @@ from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.move import MoveStatus, plan_move
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted, human_bytes
+from floeplan.transaction.equality_writers import refuse_live_writers, warn_of_equality_writers
 from floeplan.write.target import MetricsModes
 
 _STAYS = (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.COARSER_TARGET)
@@ -82,12 +83,15 @@ def upgrade_old_specs(head: SnapshotReader, shown: int) -> Iterator[Remedy]:
     if head.truncation() is not None or not len(head.manifests):
         return
     try:
-        move = plan_move(head, head.metadata.default_spec_id)
+        target = head.metadata.default_spec_id
+        move = plan_move(head, target)
+        moved, rewritten = move.moved, ~np.isin(move.status, _STAYS)
+        spec_ids = np.unique(move.data.spec_id[moved | rewritten]).tolist()
+        refuse_live_writers(warn_of_equality_writers(head, spec_ids, target))
     except FloeplanError:
         return
-    moved, rewritten = move.moved, ~np.isin(move.status, _STAYS)
     sizes = move.data.ints("file_size_in_bytes")
-    for spec_id in np.unique(move.data.spec_id[moved | rewritten]).tolist():
+    for spec_id in spec_ids:
         of_spec = move.data.spec_id == spec_id
         by_metadata, by_rewrite = int((moved & of_spec).sum()), int((rewritten & of_spec).sum())
         parts = [f"moves {by_metadata:,} by metadata alone"] if by_metadata else []

@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from floeplan import object_stores
-from floeplan.errors import CorruptMetadataError, FloeplanError
+from floeplan.errors import RESTORE, CorruptMetadataError, FloeplanError
 from floeplan.format4 import PATH_PROPERTIES, location_properties
 from floeplan.text import one_line
 
@@ -95,7 +95,7 @@ def _reading(location: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise CorruptMetadataError(
-            f"{location} does not exist although the table refers to it", context={"file": location}
+            f"{location} does not exist although the table refers to it: {RESTORE}", context={"file": location}
         ) from error
     except ValueError as error:
         raise CorruptMetadataError(

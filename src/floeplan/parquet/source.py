@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from floeplan.errors import CorruptFileError, FloeplanError, UnknownFileError
+from floeplan.errors import RESTORE, CorruptFileError, FloeplanError, MissingFileError, UnknownFileError
 from floeplan.object_stores import S3_SCHEMES, s3_object
 from floeplan.vectors import Ints
 
@@ -83,6 +83,9 @@ class BaseSource:
         gap: Ranges no further apart than this are fetched together.
         concurrency: Requests in flight at once; 1 fetches sequentially on the calling thread.
     """
+
+    referenced = False
+    """Whether a table refers to the file, so that it has to exist."""
 
     def __init__(self, name: str, *, gap: int, concurrency: int = 1) -> None:
         self.name = name
@@ -148,7 +151,7 @@ class BaseSource:
         try:
             return fetch(*request)
         except FileNotFoundError:
-            raise UnknownFileError(f"{self.name}: no such file", context={"file": self.name}) from None
+            raise missing_file(self) from None
         except IsADirectoryError:
             message = f"{self.name} is a folder, and a file is expected"
             raise UnknownFileError(message, context={"file": self.name}) from None
@@ -271,6 +274,31 @@ class ObjectStoreSource(BaseSource):
         import obstore
 
         return memoryview(obstore.get_range(self._store, self._path, start=offset, length=length))
+
+
+def missing_file(source: ByteSource) -> FloeplanError:
+    """The error for a file that does not exist: bad input, unless a table refers to it."""
+    if isinstance(source, BaseSource) and source.referenced:
+        return _missing_of_table(source.name)
+    return UnknownFileError(f"{source.name}: no such file", context={"file": source.name})
+
+
+def _missing_of_table(name: str) -> MissingFileError:
+    message = f"{name} does not exist although the table refers to it: {RESTORE}"
+    return MissingFileError(message, context={"file": name})
+
+
+def open_referenced(path: str, io: FileIO | None, size: int | None = None) -> ByteSource:
+    """Open a data or delete file of a table."""
+    try:
+        source = open_source(path, io, size)
+    except UnknownFileError as error:  # local files are opened at once, the others by the first request
+        if isinstance(error.__context__, FileNotFoundError):
+            raise _missing_of_table(path) from None
+        raise
+    if isinstance(source, BaseSource):
+        source.referenced = True
+    return source
 
 
 def open_source(

@@ -32,7 +32,7 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read_plain_int64
-from floeplan.parquet.source import Range, open_source
+from floeplan.parquet.source import Range, open_referenced
 from floeplan.scan.model import DeleteScan
 from floeplan.scan.projection import field_id, project
 
@@ -110,7 +110,7 @@ class DeleteFileReader:
             fits = np.cumsum([size for _, size in announced]) <= VECTOR_BYTES_AT_ONCE - own[1]
             ranges = [own, *announced[: int(fits.sum())]]
             self._expected[path].difference_update(ranges)
-        blob, *others = map(bytes, open_source(path, self._io).read_ranges(ranges))
+        blob, *others = map(bytes, open_referenced(path, self._io).read_ranges(ranges))
         with self._lock:
             self._fetched.update(((path, range_), other) for range_, other in zip(ranges[1:], others, strict=True))
         return blob

@@ -19,7 +19,7 @@ from floeplan.formats.stored import PARQUET
 from floeplan.parquet.footer.footer import cached_footer, likely_tail
 from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.pruner import Pruner
-from floeplan.parquet.source import ByteSource, open_source
+from floeplan.parquet.source import ByteSource, open_referenced
 from floeplan.partition.fields import BoundField
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import column_of, columns, map_leaves
@@ -58,7 +58,7 @@ class FooterPruner:
         if format_ == "AVRO":
             return None
         try:
-            source = open_source(path, self.target.table.io)
+            source = open_referenced(path, self.target.table.io)
             if format_ == "ORC":
                 return self.stripes(source, spec_id)
             if format_ != PARQUET:

@@ -26,7 +26,7 @@ from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partit
 from floeplan.parquet.footer.footer import ParquetFooter, cached_footer
 from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.prune.result import PruneResult
-from floeplan.parquet.source import ByteSource, open_source
+from floeplan.parquet.source import ByteSource, open_referenced
 from floeplan.partition.transforms import from_physical
 from floeplan.predicate.build import columns, conjuncts
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
@@ -202,7 +202,7 @@ class _Inquiry:
                 return self._stripes(path, conjunct, statistic)
             if format_ != PARQUET:
                 raise UnsupportedError(f"{format_} files have no statistics")
-            source = open_source(path, self.target.table.io)
+            source = open_referenced(path, self.target.table.io)
             footer = cached_footer(path, int(self.entry.ints("file_size_in_bytes")[0]), source)
             if not footer.has_field_ids:
                 raise UnsupportedError("its columns carry no field ids")
@@ -220,7 +220,7 @@ class _Inquiry:
     def _stripes(self, path: str, conjunct: IrExpr, statistic: str) -> Why:
         """Pass 3 for an ORC file: stripes by statistics."""
         footers = FooterPruner(self.target, self.compiled, self.reader.union, ScanOptions(), None)
-        found = footers.stripes(open_source(path, self.target.table.io), int(self.entry.spec_id[0]))
+        found = footers.stripes(open_referenced(path, self.target.table.io), int(self.entry.spec_id[0]))
         if not found.kept:
             return self._dropped(ROW_GROUPS, self.predicate.expr, f"statistics of {counted(found.total, 'stripe')}")
         stripes = f"{len(found.kept):,} of {counted(found.total, 'stripe')} may match"

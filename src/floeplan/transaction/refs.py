@@ -129,7 +129,8 @@ def rollback_to(
         head = branch_head(now, branch)
         if head is None or snapshot_id not in _lineage(now, head):
             raise BadInputError(
-                f"cannot roll back {branch} to snapshot {snapshot_id}: it is not an ancestor of {head}",
+                f"cannot roll back {branch} to snapshot {snapshot_id}: it is not an ancestor of {head}; `floeplan "
+                "snapshots` lists them",
                 context={"branch": branch, "snapshot_id": snapshot_id},
             )
         return moved_branch(now, branch, snapshot_id)

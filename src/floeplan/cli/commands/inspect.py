@@ -98,14 +98,13 @@ def _sizes(result: Inspection) -> RenderableType:
 
 def _snapshots(result: Inspection) -> RenderableType:
     drawn = common.header_table("snapshot", "committed", "operation", "changes")
-    changes = {"added-data-files": "+{} files", "deleted-data-files": "-{} files", "added-delete-files": "+{} deletes"}
+    changes = ("added-data-files", "deleted-data-files", "added-delete-files")
     names = {ref["snapshot_id"]: name for name, ref in result.refs.items()}
     for snapshot in result.snapshots[:MOST_SNAPSHOTS]:
         committed = datetime.fromtimestamp(snapshot["timestamp_ms"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         label = Text(str(snapshot["snapshot_id"]))
         label.append(f" {names.get(snapshot['snapshot_id'], '')}".rstrip(), style="green")
-        summary = snapshot["summary"]
-        changed = ", ".join(text.format(summary[name]) for name, text in changes.items() if name in summary)
+        changed = ", ".join(common.summary_changes(snapshot["summary"], changes))
         drawn.add_row(label, committed, snapshot["operation"] or "–", changed)
     more = len(result.snapshots) - MOST_SNAPSHOTS
     return drawn if more <= 0 else Group(drawn, Text(f"and {counted(more, 'older snapshot')}", style="dim"))

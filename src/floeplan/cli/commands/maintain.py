@@ -111,6 +111,9 @@ def draw(result: MaintainResult) -> RenderableType:
             parts.append(Text(f"and {counted(len(shown) - _MOST_TABLES, 'more table')}; --json has them all"))
     parts += [Text(f"! {table.table}: {table.error}", style="red") for table in result.tables if table.error]
     parts += _work(result)
+    parts += [
+        Text(f"{table.table} waits: {text}", style="dim") for table in shown[:_MOST_TABLES] for text in table.waits
+    ]
     parts += [Text(f"! {note}", style="yellow") for note in result.notes]
     if result.not_looked_at:
         missed = counted(len(result.not_looked_at), "table")

@@ -158,13 +158,15 @@ def rewrite(
 def draw_plan(result: RewriteDataFilesPlanningResult, most: int = MOST_GROUPS) -> RenderableType:
     """Render the file groups, the skipped files with their reasons, and warnings."""
     plan = result.plan
-    parts: list[RenderableType] = [Text(plan.target.name, style="bold"), _groups(plan.groups[:most])]
+    parts: list[RenderableType] = [Text(plan.target.name, style="bold")]
+    parts += [_groups(plan.groups[:most])] if plan.groups else []
     if len(plan.groups) > most:
         parts.append(Text(f"and {counted(len(plan.groups) - most, 'more group')}"))
     outputs = sum(group.expected_outputs for group in plan.groups)
     size = human_bytes(sum(group.bytes for group in plan.groups))
     files = counted(sum(len(group.rows) for group in plan.groups), "file")
-    parts.append(Text(f"{counted(len(plan.groups), 'group')}: {files} ({size}) into about {outputs:,}"))
+    planned = f"{counted(len(plan.groups), 'group')}: {files} ({size}) into about {outputs:,}"
+    parts.append(Text(planned if plan.groups else "no files to rewrite"))
     parts += [
         Text(f"group {one.group_id}: {one.tasks:,} Spark tasks by {one.rows_by}\n  {one.reason}")
         for one in result.ranges[:most]

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
     from floeplan.dml.cherry_pick import CherryPickResult
 
-_CHANGES = {
-    "added-data-files": "+{} files",
-    "deleted-data-files": "-{} files",
-    "added-records": "+{} rows",
-    "deleted-records": "-{} rows",
-    "added-delete-files": "+{} deletes",
-    "removed-delete-files": "-{} deletes",
-}
-"""What of a snapshot's summary is shown."""
-
 SettingsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Properties to set; none shows them all.")
 ]
@@ -162,7 +152,7 @@ def draw_snapshots(result: Snapshots) -> RenderableType:
         label = Text(f"{one['snapshot_id']}{' *' if one['current'] else ''}")
         label.append("".join(f" {name}" for name in one["refs"]), style="green")
         committed = datetime.fromisoformat(one["committed_at"]).strftime("%Y-%m-%d %H:%M:%S")
-        changes = [text.format(one["summary"][name]) for name, text in _CHANGES.items() if name in one["summary"]]
+        changes = common.summary_changes(one["summary"])
         drawn.add_row(label, committed, one["operation"] or "–", ", ".join(changes))
     return drawn
 

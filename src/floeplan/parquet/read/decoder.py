@@ -33,7 +33,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floeplan.errors import UnknownFileError
 from floeplan.parquet.footer.footer import MAX_KNOWN_SCHEMAS, ParquetFooter
 from floeplan.parquet.footer.logical_types import Kind, Physical
 from floeplan.parquet.pages.data_pages import (
@@ -50,7 +49,7 @@ from floeplan.parquet.pages.data_pages import (
     unpack_hybrid,
 )
 from floeplan.parquet.read.pages import WORTH_THREADS
-from floeplan.parquet.source import ByteSource, LocalSource, Range, corrupt
+from floeplan.parquet.source import ByteSource, LocalSource, Range, corrupt, missing_file
 from floeplan.schemas import FIELD_ID
 from floeplan.vectors import Ints, Mask
 
@@ -136,7 +135,7 @@ def _decode_with_pyarrow(
                 table = file.reader.read_row_groups(groups.tolist(), column_indices=some, use_threads=threads)
                 found.append((table, some))
     except FileNotFoundError:
-        raise UnknownFileError(f"{footer.file}: no such file", context={"file": footer.file}) from None
+        raise missing_file(source) from None
     except (OSError, pa.ArrowException) as error:
         raise corrupt(footer.file, f"its row groups cannot be decoded: {error}") from None
     expected = int(footer.row_group_rows[groups].sum())

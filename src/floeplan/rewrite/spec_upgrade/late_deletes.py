@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
-from floeplan.errors import CorruptError, UnknownColumnError, UnknownFileError, UnsupportedError
+from floeplan.errors import CorruptError, UnknownColumnError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA, read_manifest_list
@@ -93,7 +93,7 @@ def find_late_deletes(head: SnapshotReader, deletes: ScanDeletes) -> LateDeletes
         return LateDeletes.none()
     try:
         return _Comparison(head, deletes, rows, moves).run()
-    except (CorruptError, UnsupportedError, UnknownColumnError, UnknownFileError):
+    except (CorruptError, UnsupportedError, UnknownColumnError):
         return LateDeletes.not_compared(rows)  # what is wrong there has findings of its own
 
 

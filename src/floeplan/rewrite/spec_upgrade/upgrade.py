@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table
+from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from floeplan.catalog import load_table
+from floeplan.catalog import load_table, refreshed
 from floeplan.display import Displayed
 from floeplan.errors import InvalidOptionError, UnknownSpecError
 from floeplan.metadata.manifests.manifest_list import DATA
@@ -154,7 +154,10 @@ def upgrade_spec(
         CommitConflictError: Other writers won every retry; what was committed before stays.
     """
     chosen = options or UpgradeOptions(to=to)
-    return _Upgrade(load_table(table, catalog), branch, chosen, commit or CommitOptions(), spark).run()
+    loaded = load_table(table, catalog)
+    if loaded is table and not isinstance(loaded, StaticTable):
+        loaded = refreshed(loaded)  # the current spec, or the one that is named, may have been added since
+    return _Upgrade(loaded, branch, chosen, commit or CommitOptions(), spark).run()
 
 
 @dataclass(slots=True)

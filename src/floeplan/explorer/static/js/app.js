@@ -37,13 +37,15 @@
     }
 
     let starts = 0;
+    let counts = null;
 
     async function start(refresh) {
         // Another table may be chosen while this one is loaded: only the last start goes on.
         const mine = (starts += 1);
         const isLast = () => mine === starts;
+        let session = null;
         try {
-            const session = await F.source.session();
+            session = await F.source.session();
             if (!isLast()) return;
             if (!F.source.table() && session.tables.length === 1) F.source.choose(session.tables[0]);
             if (!F.source.table()) {
@@ -56,11 +58,15 @@
             if (!isLast()) return;
             shared = share(session, overview);
             if (where !== null) shared.where = where;
-            head(session);
+            counts = null;
+            head(session, overview);
             await show();
             if (isLast()) await count(shared);
         } catch (failure) {
             if (!isLast()) return;
+            shared = null;
+            if (session && F.source.table()) head(session, null);
+            F.fill(document.getElementById("tabs"));
             F.fill(main, F.note(failure.message, "bad"));
             await examine();
         }
@@ -79,9 +85,10 @@
         });
     }
 
-    function head(session) {
+    /** The choice of tables, and the facts of the chosen one; `overview` is null if it cannot be loaded. */
+    function head(session, overview) {
         const choice = document.getElementById("table-choice");
-        const name = shared.overview.table;
+        const name = overview ? overview.table : F.source.table();
         const shown =
             session.tables.length > 1
                 ? F.el(
@@ -107,17 +114,15 @@
         F.fill(
             choice,
             shown,
-            F.el("span", { class: "faint small" }, `format ${shared.overview.format_version}`),
+            overview ? F.el("span", { class: "faint small" }, `format ${overview.format_version}`) : null,
             session.allow_writes ? F.tag("warn", "writes allowed") : null,
         );
         document.title = `${name} · Floeplan`;
         // Back to the front page, where there is one.
         document.querySelector(".brand").setAttribute("href", session.tables.length > 1 ? "./" : "#/plan");
         const made = F.source.live ? `served at ${location.host}` : `report of ${session.made}`;
-        F.fill(
-            document.getElementById("foot"),
-            `Floeplan ${session.version}, ${made} · ${shared.overview.location} · snapshot ${shared.overview.snapshot_id || "none"}`,
-        );
+        const facts = overview ? ` · ${overview.location} · snapshot ${overview.snapshot_id || "none"}` : "";
+        F.fill(document.getElementById("foot"), `Floeplan ${session.version}, ${made}${facts}`);
     }
 
     const view = () => {
@@ -142,7 +147,6 @@
         );
     }
 
-    let counts = null;
     let shows = 0;
 
     async function show() {

@@ -64,10 +64,11 @@
     F.time = (ms) => (ms ? new Date(ms).toISOString().slice(0, 16).replace("T", " ") : "–");
     F.milliseconds = (ms) => (ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(1)} s`);
     F.tail = (path) => path.slice(path.lastIndexOf("/") + 1);
-    /** A file name shortened in the middle: its ends distinguish files. */
+    /** A file name shortened in the middle: the number of the task begins it or follows the id of the job, and the
+     * number of the file ends it. */
     F.brief = (path) => {
         const name = F.tail(path);
-        return name.length > 34 ? `${name.slice(0, 12)}…${name.slice(-18)}` : name;
+        return name.length > 40 ? `${name.slice(0, 24)}…${name.slice(-14)}` : name;
     };
     F.partition = (values) =>
         Object.entries(values)

@@ -131,9 +131,11 @@
                   F.el("br"),
                   F.el("small", { class: "soft" }, one.foreign ? `yields: ${one.foreign}` : one.work[0].reason),
               ]
-            : one.problem
-              ? F.el("small", { class: "soft" }, one.problem)
-              : "–";
+            : "–";
+        if (one.problem) {
+            const problem = { class: "text problem", colspan: COLUMNS.length - 2, "data-label": "" };
+            return F.el("tr", {}, F.el("td", {}, health), F.el("td", {}, link), F.el("td", problem, one.problem));
+        }
         return row([
             health,
             link,

@@ -310,7 +310,11 @@
                 ["median file", F.bytes(overview.sizes.median)],
                 ["specs in use", F.count(used), `of ${F.count(overview.specs.length)}`],
                 ["delete files", F.count(files), files ? `${F.about(deletes.rows)} rows` : ""],
-                ["manifests", F.count(overview.sizes.manifests), F.bytes(overview.sizes.manifest_bytes)],
+                [
+                    "manifests",
+                    F.count(overview.sizes.data_manifests),
+                    overview.sizes.delete_manifests ? `and ${F.count(overview.sizes.delete_manifests)} of deletes` : "",
+                ],
                 ["snapshots", F.count(overview.snapshots_total)],
             ]),
         );

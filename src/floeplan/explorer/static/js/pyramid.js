@@ -95,9 +95,10 @@
             spec.reasons.map((reason) => F.el("div", {}, reason)),
         ];
         const drawn = (specs) => F.table("What each spec keeps", columns, specs.map(row));
-        const empty = plan.specs.filter((spec) => !spec.manifests_total);
+        // Manifests of a spec may be left whose files were all removed.
+        const empty = plan.specs.filter((spec) => spec.files_total === 0);
         if (!empty.length) return drawn(plan.specs);
-        const used = plan.specs.filter((spec) => spec.manifests_total);
+        const used = plan.specs.filter((spec) => spec.files_total !== 0);
         return F.el("div", {}, used.length ? drawn(used) : null, F.folded(empty.length, drawn(empty)));
     };
 })((window.Floeplan = window.Floeplan || {}));
