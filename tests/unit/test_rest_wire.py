@@ -121,6 +121,13 @@ def test_errors_of_planning_say_whether_to_retry(error: Exception, status: int, 
     assert "secret detail" not in sent["message"]
 
 
+def test_messages_do_not_repeat_long_requests() -> None:
+    body = RestError(400, "BadRequestException", f"there is no column {'x' * 100_000}").response().body
+    message = json.loads(body)["error"]["message"]
+    assert message.startswith("there is no column xxx")
+    assert len(message) == 2000
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(RestError, match="request body") as refused:

@@ -34,12 +34,13 @@ from starlette.responses import Response
 from floeplan.errors import BadInputError, CorruptError, FloeplanError, UnknownTableError, UnsupportedError
 from floeplan.rest.planner import Caller
 from floeplan.rest.tokens import NoSuchPlanTaskError
-from floeplan.text import reason
+from floeplan.text import excerpt, reason
 
 Identifier: TypeAlias = tuple[str, ...]
 """The levels of a namespace, with or without the name of a table."""
 NAMESPACE_SEPARATOR = "\x1f"
 RETRY_AFTER_SECONDS = 1
+_LONGEST_MESSAGE = 2000
 SMALLEST_COMPRESSED = 1024
 """Bodies below this size are sent as they are: compressing them saves no packet."""
 
@@ -123,7 +124,9 @@ class RestError(Exception):
 
     def __init__(self, status: int, type: str, message: str, *, retry: bool = False, cause: str = "") -> None:
         super().__init__(message)
-        self.status, self.type, self.message, self.retry, self.cause = status, type, message, retry, cause
+        # A message may quote a name of the request, which may be as long as the request.
+        self.status, self.type, self.message = status, type, excerpt(message, _LONGEST_MESSAGE)
+        self.retry, self.cause = retry, cause
 
     def response(self) -> Response:
         """The response, with the error as JSON."""
