@@ -3,10 +3,10 @@
 Evolved tables of formats 2 and 3, merge-on-read, one session, all checks enabled. Each run works on its own fork of the
 table, so that all contenders change the same rows. Contenders alternate, in changing order, and the best run of each
 counts. CPU seconds of all processes, and wall seconds. The bar is 0.2 for DELETE and MERGE and 1.0 for appends; for CPU
-time alone, it is 0.4 for UPDATE, whose floor is reading its columns with PyArrow, and 0.7 for appends by tasks. Larger
-tables follow, with keys for a tenth of their rows: MERGE, whose bar is 0.5 for CPU time, and UPDATE, once each. After
-each case Spark reads both forks and verifies that they have the same rows. The last cases commit to a table with
-thousands of manifests.
+time alone, it is 0.4 for UPDATE, whose floor is reading its columns with PyArrow, and 0.7 for appends by tasks, whose
+floor is sending the rows to the tasks. Larger tables follow, with keys for a tenth of their rows: MERGE, whose bar is
+0.5 for CPU time, and UPDATE, once each. After each case Spark reads both forks and verifies that they have the same
+rows. The last cases commit to a table with thousands of manifests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from bench.cpu_clock import CpuClock
-from bench.dml_contenders import Case, appends, columns_read_by_update, deletes, many_manifests, merge, update
+from bench.dml_contenders import (
+    IN_TASKS,
+    Case,
+    appends,
+    columns_read_by_update,
+    deletes,
+    many_manifests,
+    merge,
+    send_to_tasks,
+    update,
+)
 from bench.dml_tables import evolved, listed, new_rows, source
 from bench.spark_session import start_session
 from tests.support.spark.lake import NAME, Lake
@@ -85,11 +95,14 @@ class _Bench:
             for case in cases:
                 name = f"v{version}{of_rows}: {case.name}"
                 shown = self._compared(case, table.metadata_location, name, same_rows=True, turns=turns)
+                peer = shown[0]["peer"]
                 if case.name.startswith("UPDATE"):
-                    floor = _row(
-                        f"{name}, reading its columns", METRICS[0], columns_read_by_update(table), shown[0]["peer"]
-                    )
-                    shown.append(floor)
+                    floor = columns_read_by_update(table)
+                    shown.append(_row(f"{name}, reading its columns", METRICS[0], floor, peer))
+                if case.name.endswith(IN_TASKS):
+                    clock = CpuClock()
+                    send_to_tasks(self.spark, table)
+                    shown.append(_row(f"{name}, without writing", METRICS[0], clock.seconds(), peer))
                 found += shown
         return found
 

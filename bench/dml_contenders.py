@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,11 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.dml.commit import DmlResult
-from floeplan.spark.jvm import is_small
+from floeplan.spark.distribution import distributed
+from floeplan.spark.jvm import is_small, with_settings
+from floeplan.spark.write import BATCHES, flag_wide_rows
 from floeplan.tasks.runner import LOCAL_BYTES
+from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +28,7 @@ ROW_BAR, APPEND_BAR = 0.2, 1.0
 UPDATE_BAR, TASKS_BAR, SIZED_MERGE_BAR = 0.4, 0.7, 0.5
 """The bars, for CPU time alone, of UPDATE, of an append in tasks, and of a merge of very many keys."""
 IDS = 1_000
+IN_TASKS = "a DataFrame in tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +117,22 @@ def appends(spark: SparkSession, path: str, rows: int) -> list[Case]:
     ]
     if not is_small(several, LOCAL_BYTES // 2):
         more = f"{statement} UNION ALL SELECT * FROM new_rows UNION ALL SELECT * FROM new_rows"
-        name = f"APPEND {3 * rows:,} rows, a DataFrame in tasks"
+        name = f"APPEND {3 * rows:,} rows, {IN_TASKS}"
         found.append(Case(name, TASKS_BAR, lambda table: fp.append(table, several), more, cpu_only=True))
     return found
+
+
+def send_to_tasks(spark: SparkSession, table: Table) -> None:
+    """The floor of an append in tasks: the rows, distributed by partition and sent to tasks that only count them."""
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.RecordBatch.from_arrays([pa.array([rows])], names=["rows"])
+
+    frame = spark.table("new_rows")
+    flagged = flag_wide_rows(frame.union(frame).union(frame))
+    assert flagged is not None
+    with_settings(distributed(flagged, WriteTarget.of(table)).mapInArrow(count, "rows long"), BATCHES).toArrow()
 
 
 def many_manifests(spark: SparkSession) -> list[Case]:

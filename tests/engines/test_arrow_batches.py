@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engines
 
-ROWS, BYTES = write._SETTINGS
+ROWS, BYTES = write.BATCHES
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def test_batches_are_bounded_by_rows_only_for_our_queries(spark: SparkSession) -> None:
     query = spark.range(0, 2 * BATCH_ROWS + 1, 1, 1).mapInArrow(sizes, "rows long")
-    moved = with_settings(query, write._SETTINGS)
+    moved = with_settings(query, write.BATCHES)
     assert spark.conf.getAll.keys().isdisjoint((ROWS, BYTES))
     assert query.toArrow().column("rows").to_pylist() == [2 * BATCH_ROWS + 1]
     spark.conf.set(ROWS, "5000")
@@ -166,7 +166,7 @@ def test_a_frame_keeps_the_state_of_its_session(spark: SparkSession) -> None:
     try:
         assert kept.count() == 7
         observed = kept.observe(seen, functions.sum("id").alias("total"))
-        moved = with_settings(observed.where("id > 5"), write._SETTINGS)
+        moved = with_settings(observed.where("id > 5"), write.BATCHES)
         assert sorted(moved.toArrow().column("id").to_pylist()) == [6, 7, 8, 9, 10]
         assert seen.get == {"total": 49}
         assert "InMemoryTableScan" in moved._jdf.queryExecution().executedPlan().toString()
@@ -181,4 +181,4 @@ def test_a_session_that_cannot_be_copied_keeps_its_batches(
 ) -> None:
     frame = spark.range(1)
     monkeypatch.setattr(spark, "_jsparkSession", None)
-    assert with_settings(frame, write._SETTINGS) is frame
+    assert with_settings(frame, write.BATCHES) is frame

@@ -13,7 +13,9 @@ import pytest
 from pyiceberg.table import Table
 
 import floeplan as fp
+from floeplan.dml.sources import frame_rows
 from floeplan.errors import BadInputError, TypeMismatchError
+from floeplan.spark.jvm import is_small
 from tests.support.spark.matrix import Matrix, MatrixTable
 
 if TYPE_CHECKING:
@@ -167,6 +169,16 @@ def test_large_sources_are_joined_by_spark(
     expected = {pk: row | {"n": keys.index(pk)} if pk in keys else row for pk, row in before.items()}
     expected[80_000] = dict.fromkeys(before[keys[0]]) | {"pk": 80_000, "n": len(keys) - 1}
     same(by_key(made), expected)
+
+
+def test_a_source_is_collected_up_to_its_limits(spark: SparkSession) -> None:
+    frame = spark.range(0, 1000, 1, 4).selectExpr("id", "repeat('x', 100) AS text")
+    assert not is_small(frame, 10**9), "Spark does not know how long the texts are"
+    found = frame_rows(frame, 1000, 10**6)
+    assert found is not None
+    assert sorted(found.column("id").to_pylist()) == list(range(1000))
+    assert frame_rows(frame, 999, 10**6) is None
+    assert frame_rows(frame, 1000, 50_000) is None
 
 
 @FORMATS

@@ -143,9 +143,12 @@ def test_a_task_without_memory_runs_again(cluster: Client, tmp_path: Path, way: 
 
 @pytest.mark.parametrize("way", BY)
 def test_an_executor_without_memory_is_replaced(cluster: Client, tmp_path: Path, work: Path, way: str) -> None:
-    """The JVM exits while it receives the result of a task, whose files are then written again."""
+    """The JVM exits while it receives the result of a task, whose files are then written again.
+
+    Its heap has 512 MiB. The result fits the memory of Arrow, which is as large, but not its copies on the heap.
+    """
     before = executors_out_of_memory(work)
-    sort_with_fault(cluster, skewed_table(tmp_path / "t"), way, f"heap {2**30}", tmp_path)
+    sort_with_fault(cluster, skewed_table(tmp_path / "t"), way, f"heap {300 * 2**20}", tmp_path)
     assert executors_out_of_memory(work) == before + 1
 
 

@@ -25,24 +25,16 @@ _HOUR, _DAY = 3_600_000_000, 86_400_000_000
 """In microseconds."""
 
 
-def distribution_mode(target: WriteTarget) -> str:
-    """The table's mode: none, hash or range."""
-    name, spec = "write.distribution-mode", target.spec
-    mode = target.properties.get(
-        name, "range" if target.sort_order.fields else "none" if spec.unpartitioned else "hash"
-    )
+def distributed(frame: DataFrame, target: WriteTarget) -> DataFrame:
+    """The same rows, distributed over tasks by the table's distribution mode."""
+    fields, order = [f for f in target.spec.fields if not f.is_void], target.sort_order.fields
+    name = "write.distribution-mode"
+    mode = target.properties.get(name, "range" if order else "none" if target.spec.unpartitioned else "hash")
     if mode.lower() not in ("none", "hash", "range"):
         raise InvalidOptionError(
             f"table property {name} is set to {mode!r}, but must be none, hash or range", context={"property": name}
         )
-    return mode.lower()
-
-
-def distributed(frame: DataFrame, target: WriteTarget) -> DataFrame:
-    """The same rows, distributed over tasks by the table's distribution mode."""
-    fields, order = [f for f in target.spec.fields if not f.is_void], target.sort_order.fields
-    mode = distribution_mode(target)
-    if mode == "none":
+    if mode.lower() == "none":
         return frame
 
     def column_of(source_id: int) -> str | None:
@@ -73,7 +65,7 @@ def distributed(frame: DataFrame, target: WriteTarget) -> DataFrame:
 
     # Range distribution follows the sort order.
     keys = []
-    for field in order if mode == "range" else ():
+    for field in order if mode.lower() == "range" else ():
         if (key := key_of(field.source_id, field.transform)) is not None:
             direction = "asc" if field.direction is SortDirection.ASC else "desc"
             nulls = "first" if field.null_order is NullOrder.NULLS_FIRST else "last"
@@ -85,7 +77,7 @@ def distributed(frame: DataFrame, target: WriteTarget) -> DataFrame:
         keys = [key for key in found if key is not None]
     if not keys:
         return frame
-    spread = rows.repartition(*keys) if mode == "hash" else rows.repartitionByRange(*keys)
+    spread = rows.repartition(*keys) if mode.lower() == "hash" else rows.repartitionByRange(*keys)
     return spread.drop(*hashes.values())
 
 

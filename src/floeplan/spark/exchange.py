@@ -10,7 +10,6 @@ output is lost. Results count as in ``runner``: only those that are returned.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -37,9 +36,7 @@ Receive: TypeAlias = Callable[[int, Iterator[pa.Table], str], Result]
 
 PART_BYTES = 16 * 1024 * 1024
 """Bytes of rows that are moved as one value."""
-PART_SCHEMA = "partition int, rows binary"
-_ERROR = -1
-"""The partition of an error."""
+_SCHEMA = "partition int, rows binary"
 _SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2 * PART_BYTES)}
 """Values that a receiving worker gets at once; Spark's default is 256 MiB, too much for a small executor."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -72,31 +69,31 @@ def run_exchange(
     ensure_package(spark)
 
     def send(number: int) -> Iterator[pa.RecordBatch]:
-        return encoded_parts(divide(batches[number]))
+        for partition, rows in divide(batches[number]):
+            for part in _slices(rows):
+                arrays = [pa.array([partition], pa.int32()), pa.array([_encoded(part)], pa.binary())]
+                yield pa.RecordBatch.from_arrays(arrays, names=["partition", "rows"])
 
     @reusable
     def take(received: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = received_parts(received)
+        parts = _received(received)
         first = next(parts, None)
         if first is not None:
             number, tables = first[0], _of_partition(first[0], chain([first], parts))
             yield result_batch(number, partial(receive, number, tables, new_attempt()))
 
     numbers = spark.range(0, len(batches), 1, len(batches))
-    sent = numbers.mapInArrow(report_errors(for_each_number(send)), PART_SCHEMA)
+    sent = numbers.mapInArrow(report_errors(for_each_number(send)), _SCHEMA)
     moved = sent.repartitionById(partitions, sent["partition"])
     with job_description(spark, description), reraise_task_errors():
         results = with_settings(moved.mapInArrow(take, RESULT_SCHEMA), _SETTINGS).toArrow()
     return load_results(results.sort_by("batch"), discard)
 
 
-def encoded_parts(parts: Iterable[Part], most_bytes: int = PART_BYTES) -> Iterator[pa.RecordBatch]:
-    """What a task sends: the rows of each part as values of at most about ``most_bytes``, before compression."""
-    for partition, rows in parts:
-        step = max(1, int(rows.num_rows * most_bytes / max(1, rows.nbytes)))
-        for first in range(0, rows.num_rows, step):
-            value = pa.array([_encoded(rows.slice(first, step))], pa.binary())
-            yield pa.RecordBatch.from_arrays([pa.array([partition], pa.int32()), value], names=["partition", "rows"])
+def _slices(rows: pa.Table) -> Iterator[pa.Table]:
+    """Consecutive rows of at most about ``PART_BYTES``."""
+    step = max(1, int(rows.num_rows * PART_BYTES / max(1, rows.nbytes)))
+    return (rows.slice(first, step) for first in range(0, rows.num_rows, step))
 
 
 def _encoded(rows: pa.Table) -> memoryview:
@@ -106,20 +103,11 @@ def _encoded(rows: pa.Table) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def sent_error(error: FloeplanError) -> pa.RecordBatch:
-    """An error in place of rows, which the task that receives it raises; the sending task is not tried again."""
-    arrays = [pa.array([_ERROR], pa.int32()), pa.array([pickle.dumps(error)], pa.binary())]
-    return pa.RecordBatch.from_arrays(arrays, names=["partition", "rows"])
-
-
-def received_parts(batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
-    """What a task receives of what others sent."""
+def _received(batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
     for batch in batches:
         numbers = np.asarray(batch.column(0)).tolist()
-        for number, value in zip(numbers, batch.column(1), strict=True):
-            if number == _ERROR:
-                raise pickle.loads(value.as_buffer())
-            yield number, pa.ipc.open_stream(value.as_buffer()).read_all()
+        for number, rows in zip(numbers, batch.column(1), strict=True):
+            yield number, pa.ipc.open_stream(rows.as_buffer()).read_all()
 
 
 def _of_partition(partition: int, parts: Iterator[Part]) -> Iterator[pa.Table]:

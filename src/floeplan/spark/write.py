@@ -3,10 +3,6 @@
 Rows are first distributed by ``write.distribution-mode`` (``distribution``). A DataFrame that is certain to be small is
 written by this process. Nothing here commits: the caller commits the entries that are returned.
 
-The rows of a partition are brought together as compressed Arrow tables (``exchange``): Spark converts rows to Arrow
-anyway, and moves a few tables at a fraction of the cost of moving rows. A range distribution and rows of unknown width
-(below) are moved by Spark itself.
-
 Spark ends an Arrow batch at a number of bytes, and computes the size of the whole batch after every row, which is a
 quarter of the cost of appending a DataFrame. Here batches end after ``BATCH_ROWS`` rows instead. That bounds their size
 as long as no row has more than ``MAX_ROW_BYTES`` bytes of strings and binaries. A wider row is sent as nulls with a
@@ -28,9 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
-from zlib import crc32
 
-import numpy as np
 import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -39,8 +33,7 @@ from pyspark.sql.types import BinaryType, DataType, NullType, StringType, Struct
 from floeplan.errors import FloeplanError
 from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.spark.distribution import distributed, distribution_mode
-from floeplan.spark.exchange import PART_SCHEMA, encoded_parts, received_parts, sent_error
+from floeplan.spark.distribution import distributed
 from floeplan.spark.jvm import FIXED_WIDTH, collect_if_small, with_settings
 from floeplan.spark.types import quoted, unused_name
 from floeplan.tasks import runner
@@ -50,22 +43,20 @@ from floeplan.tasks.worker import reusable
 from floeplan.write.conform import conform
 from floeplan.write.data_files import DataFileWriter, coalesce_batches, write_data_files
 from floeplan.write.metrics import remove_written_files
-from floeplan.write.partitioning import divide, partition_codes_of
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BATCH_ROWS = 1024
-MAX_ROW_BYTES = 128 * 1024
+BATCH_ROWS = 4096
+MAX_ROW_BYTES = 32 * 1024
 """Bytes of strings and binaries in a row. The largest batch has 128 MiB, less than a writer of data files buffers."""
-PART_BYTES = 128 * 1024
-"""Bytes of rows that are moved as one value; a batch of them has 128 MiB at most, too."""
 
-_SETTINGS = {
+BATCHES = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
+"""Settings of a query whose tasks receive batches of a number of rows."""
 _Batches: TypeAlias = Iterable[pa.RecordBatch]
 
 
@@ -114,52 +105,26 @@ def write_frame(frame: DataFrame, target: WriteTarget, keep: Callable[[EntriesTa
 
 def has_default_batch_size(spark: SparkSession) -> bool:
     """Whether the session sets no batch size of its own and can be copied."""
-    return not is_connect(spark) and spark.conf.getAll.keys().isdisjoint(_SETTINGS)
+    return not is_connect(spark) and spark.conf.getAll.keys().isdisjoint(BATCHES)
 
 
 def _write_in_tasks(
     frame: DataFrame, target: WriteTarget, keep: Callable[[EntriesTable], None], *, row_batches: bool
 ) -> None:
     """Write rows in the tasks that compute them; with ``row_batches`` the last column flags wide rows."""
-    by_partition = row_batches and distribution_mode(target) == "hash" and not target.spec.unpartitioned
     with removed_on_failure(frame.sparkSession, target.files) as report:
 
         def write(batches: _Batches) -> EntriesTable:
-            rows: Iterable[pa.RecordBatch | pa.Table] = without_flag(batches) if row_batches else batches
-            if by_partition:
-                rows = (part for _, part in received_parts(batches))
-            tables = coalesce_batches(rows)
-            return report(write_data_files(target, tables, file_name_token=new_attempt(), sort=True))
+            rows = coalesce_batches(without_flag(batches) if row_batches else iter(batches))
+            return report(write_data_files(target, rows, file_name_token=new_attempt(), sort=True))
 
         @reusable
         def run(batches: _Batches) -> Iterator[pa.RecordBatch]:
             yield result_batch(0, partial(write, batches))
 
-        spread = _by_partition(frame, target) if by_partition else distributed(frame, target)
-        query = spread.mapInArrow(run, RESULT_SCHEMA)
-        results = (with_settings(query, _SETTINGS) if row_batches else query).toArrow()
+        query = distributed(frame, target).mapInArrow(run, RESULT_SCHEMA)
+        results = (with_settings(query, BATCHES) if row_batches else query).toArrow()
         load_results(results, partial(remove_written_files, files=target.files), keep)
-
-
-def _by_partition(frame: DataFrame, target: WriteTarget) -> DataFrame:
-    """The rows of a flagged DataFrame as compressed Arrow tables, those of a partition of the table in one task."""
-    buckets = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200)
-
-    def divided(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        codes, keys = partition_codes_of(conform(rows, target.schema), target.schema, target.union, target.spec_id)
-        # Not Python's own hash, which differs between processes.
-        numbers = [crc32(repr(key.sort_key()).encode()) % buckets for key in keys]
-        return divide(rows, np.array(numbers, dtype=np.int64)[codes])
-
-    @reusable
-    def send(batches: _Batches) -> Iterator[pa.RecordBatch]:
-        try:
-            for rows in coalesce_batches(without_flag(batches)):
-                yield from encoded_parts(divided(rows), PART_BYTES)
-        except FloeplanError as error:
-            yield sent_error(error)
-
-    return frame.mapInArrow(send, PART_SCHEMA).repartition("partition")
 
 
 def flag_wide_rows(frame: DataFrame) -> DataFrame | None:

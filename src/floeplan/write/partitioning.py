@@ -234,7 +234,8 @@ def split(
     if spec.unpartitioned:
         yield PartitionKey.from_tuple(spec, [None] * len(spec.fields)), rows
         return
-    codes, keys = partition_codes_of(rows, schema, union, spec_id)
+    columns = {f.column.field_id: partition_values(rows, schema, f) for f in spec.fields if not f.is_void}
+    codes, keys = group_codes(union, np.full(rows.num_rows, spec_id, dtype=np.int64), columns)
     if len(keys) == 1:
         yield keys[0], rows
         return
@@ -242,15 +243,6 @@ def split(
     cuts = np.searchsorted(codes[order], np.arange(1, len(keys)))
     for key, part in zip(keys, np.split(order, cuts), strict=True):
         yield key, rows.take(pa.array(part))
-
-
-def partition_codes_of(
-    rows: pa.Table, schema: Schema, union: UnionPartitionType, spec_id: int
-) -> tuple[Ints, list[PartitionKey]]:
-    """Number the partitions of rows under a spec: a number per row, and the key of every number."""
-    fields = union.spec(spec_id).fields
-    columns = {f.column.field_id: partition_values(rows, schema, f) for f in fields if not f.is_void}
-    return group_codes(union, np.full(rows.num_rows, spec_id, dtype=np.int64), columns)
 
 
 def divide(rows: pa.Table, numbers: Ints) -> Iterator[tuple[int, pa.Table]]:
