@@ -12,6 +12,7 @@ from pyspark.logger import PySparkLogger
 import floeplan as fp
 from floeplan.errors import BadInputError, UnknownTableError
 from floeplan.spark import session
+from floeplan.spark.metadata_tables import _TABLES, metadata_rows
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.relations import as_of, find_relation, find_table, open_table, table_references
 from floeplan.sql_text.run import StatementOptions, run_text
@@ -106,6 +107,10 @@ def test_the_last_part_of_a_name_is_a_snapshot_or_a_metadata_table(tmp_path: Pat
         found = find_relation(("db", "events", last), local)
         assert found is not None
         assert (found.table.name(), getattr(found, expected[0])) == (table.name(), expected[1])
+    for name in _TABLES:
+        metadata = find_relation(("db", "events", name.upper()), local)
+        assert metadata is not None
+        assert metadata.metadata == name
     assert find_relation(("db", "events", "snapshot_id_x"), local) is None
     assert find_table(("db", "events", "files"), local) is None
     (reference,) = table_references("SELECT * FROM db.events.tag_v1 VERSION AS OF 1")
@@ -113,6 +118,18 @@ def test_the_last_part_of_a_name_is_a_snapshot_or_a_metadata_table(tmp_path: Pat
     assert tagged is not None
     with pytest.raises(BadInputError, match="already names a snapshot"):
         as_of(tagged, reference, None)
+
+
+def test_a_metadata_table_has_snapshots_too(tmp_path: Path) -> None:
+    table = two_spec_table(tmp_path)
+    first, *_ = table.snapshots()
+    text = f"SELECT * FROM db.events.files VERSION AS OF {first.snapshot_id}"
+    (reference,) = table_references(text)
+    found = find_relation(reference.parts, catalog(tmp_path))
+    assert found is not None
+    found = as_of(found, reference, None)
+    assert (found.metadata, found.snapshot_id) == ("files", first.snapshot_id)
+    assert metadata_rows(found.table, "files", snapshot_id=found.snapshot_id).num_rows == 1
 
 
 def test_names_are_looked_up_with_catalog_and_branch(tmp_path: Path) -> None:

@@ -323,7 +323,8 @@ class _Planner:
             stats |= {field.bound.source_id for field in self.union.fields}
         columns = EntryColumns(self.names, stats=stats, sizes=self.projected or frozenset())
         rows = self.reader.manifest_rows(DATA, keep)
-        distributed = self.options.planning
+        # A root manifest is one columnar file, and its leaves are not manifests that tasks could decode.
+        distributed = None if self.reader.root is not None else self.options.planning
         if distributed is not None and len(rows) >= distributed.threshold:
             files = distributed.evaluate(self.predicate, self.reader.manifests, rows, columns, self.target.table.io)
         else:

@@ -154,7 +154,7 @@ class PlannedQuery:
             pushed = _pushed_down(spark, template, found, schemas) or [Pushed() for _ in schemas]
         tables = []
         for (reference, relation), schema, needed in zip(found, schemas, pushed, strict=True):
-            plan = None if schema is None else _plan(relation, schema, needed)
+            plan = None if schema is None else _plan(spark, relation, schema, needed)
             tables.append(PlannedTable(reference, relation, plan, schema))
         return PlannedQuery(spark, template, tuple(tables))
 
@@ -307,7 +307,9 @@ def _with_metadata_columns(text: str, targets: Sequence[ScanTarget | None]) -> l
     return schemas
 
 
-def _plan(relation: Relation, schema: Schema, needed: Pushed) -> ScanPlan:
+def _plan(spark: SparkSession, relation: Relation, schema: Schema, needed: Pushed) -> ScanPlan:
+    from floeplan.spark.planning import SparkPlanning
+
     names = needed.columns
     if names is not None:
         # A query that counts rows refers to no column; the cheapest one stands for its rows.
@@ -322,7 +324,7 @@ def _plan(relation: Relation, schema: Schema, needed: Pushed) -> ScanPlan:
         snapshot_id=relation.snapshot_id,
         ref=relation.ref,
         timestamp_ms=relation.timestamp_ms,
-        options=ScanOptions(footers=False),
+        options=ScanOptions(footers=False, planning=SparkPlanning(spark)),
     )
 
 
@@ -365,7 +367,7 @@ def relation_frame(spark: SparkSession, relation: Relation) -> DataFrame:
     from floeplan.spark.pushdown import Pushed
     from floeplan.spark.read.reader import read_plan_of
 
-    return read_plan_of(spark, _plan(relation, relation.target().schema, Pushed())).dataframe()
+    return read_plan_of(spark, _plan(spark, relation, relation.target().schema, Pushed())).dataframe()
 
 
 def read_table(spark: SparkSession, table: Table, ref: str | None) -> DataFrame:

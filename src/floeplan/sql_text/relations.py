@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -55,7 +55,14 @@ _BEFORE = ("FROM", "JOIN", "TABLE")
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
 _SNAPSHOTS = {"branch_": "ref", "tag_": "ref", "snapshot_id_": "snapshot_id", "at_timestamp_": "timestamp_ms"}
 """Prefixes of the last part of a name, and the argument that the rest of it is."""
-_METADATA = frozenset(("snapshots", "history", "refs", "manifests", "entries", "files", "partitions"))
+_METADATA = frozenset(
+    (
+        *("snapshots", "history", "refs", "metadata_log_entries", "manifests", "entries", "files", "data_files"),
+        *("delete_files", "partitions", "position_deletes"),
+        *("all_manifests", "all_entries", "all_files", "all_data_files", "all_delete_files"),
+    )
+)
+"""The names that ``spark.metadata_tables`` knows."""
 _VERSION, _TIMESTAMP = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
 _ENDS_FROM = (
     *("SELECT", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "SORT BY", "CLUSTER BY", "DISTRIBUTE BY", "LIMIT", "WINDOW"),
@@ -135,13 +142,13 @@ def as_of(relation: Relation, reference: TableReference, timestamp_ms: int | Non
     """A relation at the version or time of its reference; ``timestamp_ms`` is the value of its expression."""
     if reference.version is None and timestamp_ms is None:
         return relation
-    if relation.metadata is not None or relation != Relation(relation.table):
+    if relation != Relation(relation.table, metadata=relation.metadata):
         raise BadInputError(f"{'.'.join(reference.parts)} already names a snapshot; omit AS OF")
     if reference.version is None:
-        return Relation(relation.table, timestamp_ms=timestamp_ms)
+        return replace(relation, timestamp_ms=timestamp_ms)
     version = reference.version
     is_ref = version in relation.table.metadata.refs or not version.isdecimal()
-    return Relation(relation.table, ref=version) if is_ref else Relation(relation.table, snapshot_id=int(version))
+    return replace(relation, ref=version) if is_ref else replace(relation, snapshot_id=int(version))
 
 
 def table_references(text: str, *, single: bool = False) -> Iterator[TableReference]:

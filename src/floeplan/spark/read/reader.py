@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,6 +29,7 @@ from floeplan.scan.file_rows import TableRows
 from floeplan.scan.model import FileScan, ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.scan.read import PlanReader
+from floeplan.spark.planning import SparkPlanning
 from floeplan.spark.read.native import Branch, NativeReading
 from floeplan.spark.read.reader_choice import FIELD_ID_CONF, ReaderChoice, choose_readers
 from floeplan.spark.types import spark_schema, to_spark_arrow
@@ -134,6 +135,7 @@ def plan_read(
     """Plan a read on Spark; the arguments are those of ``read``."""
     chosen = options or ReadOptions()
     scan = chosen.scan or ScanOptions(footers=chosen.path == "arrow")
+    scan = replace(scan, planning=scan.planning or SparkPlanning(spark))
     plan = plan_scan(
         table, where, columns=columns, snapshot_id=snapshot_id, ref=ref, as_of=as_of, options=scan, catalog=catalog
     )
