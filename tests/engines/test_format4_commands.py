@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +34,7 @@ class Turns:
         self.spark, self.capsys, self.name = spark, capsys, name
         self.rows: dict[int, str] = {}
         self.next = 0
+        self.statements = cycle(("delete", "update", "insert"))
 
     def sql(self, statement: str) -> None:
         self.spark.sql(statement.replace("{t}", f"local.{self.name}"))
@@ -58,14 +61,18 @@ class Turns:
         return error
 
     def check(self) -> None:
-        """Spark and Floeplan read the rows; Spark changes one by each kind of statement; both read them again."""
+        """Spark and Floeplan read the rows; Spark changes one, by another statement each time; both read them again."""
         self.agree()
         victim, changed = min(self.rows), max(self.rows)
-        self.sql(f"DELETE FROM {{t}} WHERE id = {victim}")
-        del self.rows[victim]
-        self.sql(f"UPDATE {{t}} SET region = 'sp' WHERE id = {changed}")
-        self.rows[changed] = "sp"
-        self.insert(3)
+        match next(self.statements):
+            case "delete":
+                self.sql(f"DELETE FROM {{t}} WHERE id = {victim}")
+                del self.rows[victim]
+            case "update":
+                self.sql(f"UPDATE {{t}} SET region = 'sp' WHERE id = {changed}")
+                self.rows[changed] = "sp"
+            case _:
+                self.insert(3)
         self.agree()
 
     def agree(self) -> None:
@@ -80,114 +87,114 @@ class Turns:
         assert not [one for one in self.run("doctor")["findings"] if one["severity"] == "error"]
 
 
-@pytest.mark.parametrize("begins", [3, 4])
-@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
-def test_every_command(
+@pytest.fixture(params=[(3, "merge-on-read"), (4, "copy-on-write")], ids=["upgraded", "created"])
+def turns(
     spark: SparkSession,
     lake: Lake,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    begins: int,
-    mode: str,
-) -> None:
+    request: pytest.FixtureRequest,
+) -> Turns:
+    """A table of three specs, which Spark upgraded or created in format 4."""
+    begins, mode = request.param
     monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__URI", f"sqlite:///{lake.database}")
     monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__WAREHOUSE", lake.warehouse.as_uri())
-    turns = Turns(spark, capsys, f"commands.from_{begins}_{mode.replace('-', '_')}")
-    sql, run = turns.sql, turns.run
-    sql("CREATE NAMESPACE IF NOT EXISTS local.commands")
+    turns = Turns(spark, capsys, f"commands.t{uuid4().hex}")
+    turns.sql("CREATE NAMESPACE IF NOT EXISTS local.commands")
     modes = ", ".join(f"'write.{one}.mode' = '{mode}'" for one in MODES)
-    sql(f"CREATE TABLE {{t}} ({COLUMNS}) USING iceberg TBLPROPERTIES ('format-version' = '{begins}', {modes})")
+    turns.sql(f"CREATE TABLE {{t}} ({COLUMNS}) USING iceberg TBLPROPERTIES ('format-version' = '{begins}', {modes})")
     turns.insert(12)
-    sql("ALTER TABLE {t} ADD PARTITION FIELD region")
+    turns.sql("ALTER TABLE {t} ADD PARTITION FIELD region")
     turns.insert(6)
     if begins < 4:
-        dry = run("upgrade-format", "--to", "4", "--dry-run")
-        assert (dry["from"], dry["to"]) == (3, 4)
-        assert dry["changes"]
-        sql("ALTER TABLE {t} SET TBLPROPERTIES ('format-version' = '4')")
-    sql("ALTER TABLE {t} ADD PARTITION FIELD days(ts)")
+        dry = turns.run("upgrade-format", "--to", "4", "--dry-run")
+        assert (dry["from"], dry["to"], len(dry["changes"])) == (3, 4, 3)
+        turns.sql("ALTER TABLE {t} SET TBLPROPERTIES ('format-version' = '4')")
+    turns.sql("ALTER TABLE {t} ADD PARTITION FIELD days(ts)")
+    turns.sql("ALTER TABLE {t} DROP PARTITION FIELD region")
     turns.insert(6)
-    sql("ALTER TABLE {t} DROP PARTITION FIELD region")
-    turns.insert(6)
-    turns.check()
+    turns.sql("DELETE FROM {t} WHERE id IN (0, 13)")
+    for deleted in (0, 13):
+        del turns.rows[deleted]
+    assert turns.run("inspect")["format_version"] == 4
+    return turns
 
-    assert run("inspect")["format_version"] == 4
-    assert "no table can be downgraded" in turns.refused("upgrade-format", "--to", "3")
-    assert run("upgrade-format", "--to", "4")["changes"] == []
 
+def test_rows_are_changed(turns: Turns, tmp_path: Path) -> None:
     new = tmp_path / "new.parquet"
-    pq.write_table(
-        pa.table(
-            {
-                "id": pa.array([1000, 1001]),
-                "region": ["fp", "fp"],
-                "ts": pa.array([0, 86_400_000_000], pa.timestamp("us", "UTC")),
-                "price": pa.array([1, 2], pa.decimal128(9, 2)),
-            }
-        ),
-        new,
-    )
-    run("append", str(new))
+    columns = {
+        "id": pa.array([1000, 1001]),
+        "region": ["fp", "fp"],
+        "ts": pa.array([0, 86_400_000_000], pa.timestamp("us", "UTC")),
+        "price": pa.array([1, 2], pa.decimal128(9, 2)),
+    }
+    pq.write_table(pa.table(columns), new)
+    turns.run("append", str(new))
     turns.rows |= {1000: "fp", 1001: "fp"}
     turns.check()
-    for how in ("merge-on-read", "copy-on-write"):
-        victim = min(turns.rows)
-        run("delete", "--where", f"id = {victim}", "--mode", how)
+    for mode in ("merge-on-read", "copy-on-write"):
+        victim, changed = sorted(turns.rows)[:2]
+        turns.run("delete", "--where", f"id = {victim}", "--mode", mode)
         del turns.rows[victim]
         turns.check()
-        changed = min(turns.rows)
-        run("update", "--set", "region='up'", "--where", f"id = {changed}", "--mode", how)
-        turns.rows[changed] = "up"
+        turns.run("update", "--set", "region='up'", "--where", f"id = {changed}", "--mode", mode)
+        turns.rows |= {changed: "up"} if changed in turns.rows else {}
         turns.check()
-        run(
-            *("merge", "--source", str(new), "--on", "id", "--mode", how),
-            *("--when-matched-update", "region='mg'", "--when-not-matched-insert", "*"),
-        )
+        updates = ("--when-matched-update", "region='mg'", "--when-not-matched-insert", "*")
+        turns.run("merge", "--source", str(new), "--on", "id", "--mode", mode, *updates)
         turns.rows |= {1000: "mg", 1001: "mg"}
         turns.check()
+
+
+def test_files_are_rewritten(turns: Turns) -> None:
     for strategy in ("binpack", "sort", "zorder", "hilbert", "stitch"):
         by = () if strategy in ("binpack", "stitch") else ("--by", "id,region")
-        run("rewrite", "--strategy", strategy, *by, "--option", "rewrite-all=true")
+        turns.run("rewrite", "--strategy", strategy, *by, "--option", "rewrite-all=true")
         turns.check()
-    run("rewrite", "--spec", "current", "--option", "rewrite-all=true")
+    turns.run("rewrite", "--spec", "current", "--option", "rewrite-all=true")
     turns.check()
-    run("upgrade-spec", "--to", "bucket(4, id)")
+    for spec in ("bucket(4, id)", "current"):
+        turns.run("upgrade-spec", "--to", spec)
+        turns.check()
+    turns.run("rewrite-manifests")
     turns.check()
-    run("upgrade-spec", "--to", "current")
-    turns.check()
-    run("rewrite-manifests")
-    turns.check()
-    run("rewrite-deletes", "--rewrite-all")
+    turns.run("rewrite-deletes", "--rewrite-all")
     turns.check()
 
-    run("tag", "kept")
-    run("branch", "side")
+
+def test_history_is_changed(turns: Turns) -> None:
+    turns.run("tag", "kept")
+    turns.run("branch", "side")
     before = dict(turns.rows)
     turns.insert(2)
-    after, added = dict(turns.rows), run("snapshots")["snapshots"][0]["snapshot_id"]
-    run("rollback", "--to", "kept")
+    after, added = dict(turns.rows), turns.run("snapshots")["snapshots"][0]["snapshot_id"]
+    turns.run("rollback", "--to", "kept")
     turns.rows = before
     turns.agree()
-    run("cherrypick", "--snapshot-id", str(added), "--branch", "side")
-    run("branch", "main", "--fast-forward", "side")
+    turns.run("cherrypick", "--snapshot-id", str(added), "--branch", "side")
+    turns.run("branch", "main", "--fast-forward", "side")
     turns.rows = after
     turns.check()
-    run("properties", "owner=x")
+    turns.run("properties", "owner=x")
     turns.check()
-    run("expire", "--older-than", "0d", "--retain-last", "2", "--yes")
+    turns.run("expire", "--older-than", "0d", "--retain-last", "2", "--yes")
+    turns.run("remove-orphans")
     turns.check()
-    run("remove-orphans")
-    tree = run("entries", "-o", str(tmp_path / "tree"), "--leaf-entries", "2")
-    where = ("--where", "region = 'sp' AND ts >= TIMESTAMP '2024-03-02'")
-    planned, from_tree = run("plan", *where), run("plan", *where, "--root", tree["root"])
-    assert {file["path"] for file in planned["files"]} == {file["path"] for file in from_tree["files"]}
-    back = run("entries", "--layout", "v3", "--root", tree["root"], "-o", str(tmp_path / "back"))
+    assert "no table can be downgraded" in turns.refused("upgrade-format", "--to", "3")
+    assert turns.run("upgrade-format", "--to", "4")["changes"] == []
+
+
+def test_metadata_is_written_elsewhere(turns: Turns, tmp_path: Path) -> None:
+    tree = turns.run("entries", "-o", str(tmp_path / "tree"), "--leaf-entries", "2")
+    where = ("--where", "region = 'eu' AND ts >= TIMESTAMP '2024-03-02'")
+    planned, from_tree = turns.run("plan", *where), turns.run("plan", *where, "--root", tree["root"])
+    kept = {file["path"] for file in planned["files"]}
+    assert kept == {file["path"] for file in from_tree["files"]}
+    assert kept
+    assert all(turns.run("why", path, *where)["kept"] for path in kept)
+    back = turns.run("entries", "--layout", "v3", "--root", tree["root"], "-o", str(tmp_path / "back"))
     assert back["format_version"] == 3
-    run("entries", "-o", str(tmp_path / "entries.parquet"))
-    run("report", "-o", str(tmp_path / "site"), *where)
-    kept = planned["files"][0]["path"] if planned["files"] else None
-    if kept:
-        assert run("why", kept, *where)["kept"]
+    turns.run("entries", "-o", str(tmp_path / "entries.parquet"))
+    turns.run("report", "-o", str(tmp_path / "site"), *where)
     turns.check()

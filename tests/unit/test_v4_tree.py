@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from floeplan.metadata.v4.commits import ScratchTree
 from floeplan.metadata.v4.convert import write_tree
 from floeplan.metadata.v4.manifest_file import ManifestFile
 from floeplan.metadata.v4.mumbling import decode_positions, encode_positions
+from floeplan.metadata.v4.stats import aggregate
 from floeplan.metadata.v4.to_manifests import write_manifests
 from floeplan.metadata.v4.tree import MetadataTree
 from floeplan.metadata.v4.writer import ManifestOptions
@@ -401,6 +403,67 @@ def test_the_layout_follows_from_the_path_and_plans_read_both(
     for root in (written["root"], single):
         assert main(["plan", metadata, "--root", root, "--where", "id = 35", "--no-footers", "--json"]) == 0
         assert [file["path"][-1] for file in json.loads(capsys.readouterr().out)["files"]] == ["3"]
+
+
+# --- statistics of leaves
+
+WHOLE_FILE: dict[str, Any] = {"lower": 10.0, "upper": 19.0, "values": 10, "nulls": 3, "nans": 0, "records": 10}
+UNKNOWN_COUNTS = {"value_count": None, "null_value_count": None, "nan_value_count": None}
+UNKNOWN_BOUNDS = {"lower_bound": None, "upper_bound": None}
+
+
+@pytest.mark.parametrize(
+    ("other", "changed"),
+    [
+        ({"lower": 0.0, "upper": 9.0}, {"lower_bound": 0.0}),
+        ({"lower": None}, {"lower_bound": None}),
+        ({"upper": None}, {"upper_bound": None}),
+        ({"values": None}, UNKNOWN_COUNTS),
+        ({"records": 11}, UNKNOWN_COUNTS),
+        ({"nulls": None}, {"null_value_count": None}),
+        ({"nans": None}, {"nan_value_count": None}),
+        ({"lower": 20.0}, UNKNOWN_BOUNDS),
+        ({"lower": math.nan}, UNKNOWN_BOUNDS),
+        ({"upper": math.nan}, UNKNOWN_BOUNDS),
+        ({"lower": None, "upper": None, "nulls": 10}, {"null_value_count": 13}),
+        ({"lower": None, "upper": None, "nulls": 7, "nans": 3}, {"null_value_count": 10, "nan_value_count": 3}),
+        ({"lower": None, "upper": None, "nulls": 9}, UNKNOWN_BOUNDS | {"null_value_count": 12}),
+        ({"lower": None, "upper": None, "nulls": 10, "records": 11}, UNKNOWN_BOUNDS | UNKNOWN_COUNTS),
+    ],
+    ids=str,
+)
+def test_a_leaf_has_the_metrics_that_are_known_of_all_its_files(other: dict[str, Any], changed: dict[str, Any]) -> None:
+    """A bound or count that one file lacks must not come from the others: the leaf would be pruned with that file."""
+    files = [WHOLE_FILE, WHOLE_FILE | other]
+    types = [
+        *(pa.field(name, pa.float64()) for name in ("lower_bound", "upper_bound")),
+        pa.field("tight_bounds", pa.bool_()),
+        *(pa.field(name, pa.int64()) for name in ("value_count", "null_value_count", "nan_value_count")),
+    ]
+    rows = [[f["lower"], f["upper"], False, f["values"], f["nulls"], f["nans"]] for f in files]
+    arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), types, strict=True)]
+    stats = pa.StructArray.from_arrays([pa.StructArray.from_arrays(arrays, fields=types)], names=["d"])
+    (found,) = aggregate(stats, np.array([f["records"] for f in files])).to_pylist()
+    counts = {"value_count": 20, "null_value_count": 6, "nan_value_count": 0}
+    expected = {"lower_bound": 10.0, "upper_bound": 19.0, "tight_bounds": False} | counts | changed
+    assert found["d"] == (None if other.get("records") == 11 and "nulls" in other else expected)
+
+
+def test_a_vector_is_not_older_than_a_file_that_inherits_its_sequence_number(tmp_path: Path) -> None:
+    """The vector's snapshot is expired, and the sequence number of its file is that of the leaf."""
+    layout = Layout(Schema(NestedField(1, "id", LongType())), (PartitionSpec(spec_id=0),), version=3)
+    home = f"file://{tmp_path}/table/data"
+    rows: list[dict[str, Any]] = [{"file_path": f"{home}/{name}", "sequence_number": 5} for name in "ab"]
+    place = {"content_offset": 4, "content_size_in_bytes": 40, "referenced_data_file": f"{home}/a", "snapshot_id": 3}
+    rows.append({"file_path": f"{home}/v", "sequence_number": 9, "content": 1, "file_format": "PUFFIN"} | place)
+    table = layout.write_table(tmp_path / "table", layout.entries(rows))
+    tree = write_tree(table, str(tmp_path / "tree"), table.current_snapshot(), leaf_entries=1)
+    for leaf in tree.leaves:
+        for name in ("sequence_number", "file_sequence_number"):
+            rewrite(leaf, with_field("tracking", name, constant(None)))
+        rewrite(leaf, with_field("tracking", "status", constant(1)))
+    files = plan_scan(table, options=replace(OPTIONS, root=tree.root)).files
+    assert {file.path[-1]: [one.path[-1] for one in file.deletes] for file in files} == {"a": ["v"], "b": []}
 
 
 # --- manifests from a tree
