@@ -33,21 +33,6 @@ require (
 """
 ICEBERG_RUST = ("pyiceberg-core==0.10.1", "datafusion==53.0.0")
 """The package has the crate of its version; it runs with one major version of DataFusion."""
-RUST_CRATE = """[package]
-name = "peer"
-version = "0.1.0"
-edition = "2021"
-
-[dependencies]
-arrow-array = "58"
-iceberg = "=0.10.1"
-parquet = "58"
-tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
-
-[[bin]]
-name = "peer"
-path = "peer.rs"
-"""
 
 
 def ensure_rest_catalog() -> Path:
@@ -111,23 +96,6 @@ def ensure_iceberg_rust() -> Path:
         subprocess.run([uv, "pip", "install", "--quiet", "--target", folder, *ICEBERG_RUST], check=True)
 
     return _cached("iceberg-rust", " ".join(ICEBERG_RUST).encode(), "iceberg-rust", install)
-
-
-def ensure_rust_writer() -> Path:
-    """Return the program of ``tests/support/rust``, which appends with iceberg-rust, building it if missing."""
-    source = (ROOT / "tests" / "support" / "rust" / "peer.rs").read_bytes()
-
-    def build(folder: Path) -> None:
-        if shutil.which("cargo") is None:
-            sys.exit("writing with iceberg-rust needs Cargo: install Rust 1.94 or later and run again")
-        folder.mkdir()
-        (folder / "peer.rs").write_bytes(source)
-        (folder / "Cargo.toml").write_text(RUST_CRATE)
-        subprocess.run(["cargo", "build", "--quiet"], cwd=folder, check=True)
-        (folder / "target" / "debug" / "peer").rename(folder / "peer")
-        shutil.rmtree(folder / "target")
-
-    return _cached("rust-writer", source + RUST_CRATE.encode(), "iceberg-rust", build) / "peer"
 
 
 def _ensure(name: str, what: str, finish: Callable[[Path], None] | None = None) -> Path:

@@ -258,7 +258,10 @@ class DataFileWriter:
 
     def _end(self, slot: _Slot) -> None:
         if slot.file is not None:
-            self._finished.append((slot.file.close(), slot.partition))
+            before, closed = slot.file.size, slot.file.close()
+            if slot.file.format != PARQUET:  # the size of an ORC file was an estimate until now
+                self._encoded += closed.size - before
+            self._finished.append((closed, slot.partition))
             slot.file = None
 
 

@@ -1,13 +1,8 @@
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.table.api.EnvironmentSettings;
 import org.apache.flink.table.api.TableEnvironment;
-import org.apache.flink.types.Row;
-import org.apache.flink.util.CloseableIterator;
 
-/**
- * Creates a table and upserts rows into it from one streaming job on Flink's MiniCluster, which commits at every checkpoint. Then
- * reads the table in a batch job for each line of its input, and prints ids and values.
- */
+/** Creates a table and upserts rows into it from one streaming job on Flink's MiniCluster, which commits at every checkpoint. */
 public class FlinkUpserts {
   public static void main(String[] arguments) throws Exception {
     String database = arguments[0], warehouse = arguments[1], table = arguments[2], version = arguments[3];
@@ -20,11 +15,10 @@ public class FlinkUpserts {
     settings.setString("restart-strategy.fixed-delay.attempts", "3");
     TableEnvironment flink =
         TableEnvironment.create(EnvironmentSettings.newInstance().inStreamingMode().withConfiguration(settings).build());
-    String catalog =
+    flink.executeSql(
         "CREATE CATALOG `local` WITH ('type' = 'iceberg', 'catalog-impl' = 'org.apache.iceberg.jdbc.JdbcCatalog', "
             + "'uri' = 'jdbc:sqlite:" + database + "?busy_timeout=60000', 'jdbc.schema-version' = 'V1', "
-            + "'warehouse' = '" + warehouse + "', 'cache-enabled' = 'false')";
-    flink.executeSql(catalog);
+            + "'warehouse' = '" + warehouse + "', 'cache-enabled' = 'false')");
     flink.executeSql("CREATE DATABASE IF NOT EXISTS `local`.flink");
     flink.executeSql(
         "CREATE TABLE `local`.flink." + table + " (id BIGINT, region STRING, v BIGINT, note STRING, "
@@ -40,13 +34,5 @@ public class FlinkUpserts {
                 + " % 3 AS STRING)), k, CAST(NULL AS STRING) FROM numbers")
         .await();
     System.out.println("finished");
-    while (System.in.read() >= 0) {
-      TableEnvironment batch = TableEnvironment.create(EnvironmentSettings.inBatchMode());
-      batch.executeSql(catalog);
-      try (CloseableIterator<Row> found = batch.executeSql("SELECT id, v FROM `local`.flink." + table).collect()) {
-        found.forEachRemaining(row -> System.out.println(row.getField(0) + " " + row.getField(1)));
-      }
-      System.out.println("read");
-    }
   }
 }
