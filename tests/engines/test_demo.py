@@ -14,6 +14,7 @@ from floeplan.cli.demo import Chapter, Stage, ask_for_a_week, preview_rewrite, t
 from floeplan.cli.demo_archive import NAMESPACE, Archive
 from floeplan.cli.main import main
 from floeplan.errors import FloeplanError
+from tests.support.advice import follow_advice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,3 +81,12 @@ def test_a_failed_demo_leaves_nothing(
 def test_a_size_that_does_not_exist_is_bad_input(floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--size", "huge"]) == 2
     assert "small, medium, large" in capsys.readouterr().err
+
+
+@pytest.mark.matrix
+def test_the_advice_for_the_table_of_the_demo_is_gone_once_it_is_followed(floeplan_home: Path) -> None:
+    table = Archive.of(open_catalog(), "small").build(lambda step: None)
+    rows = table.scan().count()
+    followed = follow_advice(table)
+    assert followed[:2] == ["small-files", "old-specs"]
+    assert table.refresh().scan().count() == rows
