@@ -9,7 +9,7 @@ import sys
 from contextlib import closing
 from datetime import date
 from decimal import Decimal
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -326,3 +326,13 @@ def test_table_by_its_name_in_the_embedded_catalog(floeplan_home: Path, capsys: 
     assert load_table("db.events").name() == ("db", "events")
     assert main(["scan", "db.events", "--where", "id = 250", "--count"]) == 0
     assert capsys.readouterr().out.strip() == "1"
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string()])
+def test_texts_of_jsonl_are_escaped_as_json_escapes_them(type_: pa.DataType) -> None:
+    """Texts that need no escape are written by Arrow, a batch at a time."""
+    for text in [*map(chr, range(0x100)), "\u2028", "\U0001f600", "plain", ""]:
+        sink, rows = BytesIO(), pa.table({"a": pa.array([text, None, "x"], type_)})
+        open_writer("jsonl", sink, rows.schema).write(rows)
+        lines = sink.getvalue().decode().removesuffix("\n").split("\n")
+        assert lines == [json.dumps(row, ensure_ascii=False) for row in rows.to_pylist()]

@@ -1,8 +1,8 @@
 """Writes the rows of ``floeplan scan`` as CSV, JSON lines, an Arrow stream or Parquet, one table after another.
 
 Values that CSV does not have are written as in JSON: bytes as base64, structs, lists and maps as JSON text. A line of
-JSON has the values of ``--json``. Columns are converted as a whole: integers by Arrow, other values once for each
-distinct value of a batch.
+JSON has the values of ``--json``. Columns are converted as a whole: integers and plain text by Arrow, other values once
+for each distinct value of a batch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import pyarrow.types as pt
 from floeplan.cli.common import json_value, look_for_pandas
 
 _BATCH_ROWS = 64 * 1024
+_ESCAPED = r'["\\\x00-\x1f]'
+"""What JSON escapes; text without it is quoted as it is."""
 
 
 class RowWriter(Protocol):
@@ -92,6 +94,9 @@ def _json_texts(values: pa.Array) -> pa.Array:
         return values.cast(pa.string())
     if pt.is_nested(values.type) or isinstance(values.type, pa.BaseExtensionType):
         return pa.array(map(_json_text, values.to_pylist()), pa.string())
+    is_text = pt.is_string(values.type) or pt.is_large_string(values.type)
+    if is_text and not pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
+        return pc.binary_join_element_wise('"', values.cast(pa.string()), '"', "")
     encoded = values.dictionary_encode()
     return pa.array(map(_json_text, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
 
