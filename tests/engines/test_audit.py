@@ -88,6 +88,18 @@ def test_queries_are_flagged_with_their_reasons(spark: SparkSession, tmp_path: P
     assert (few.runs, few.flagged_total, len(few.flagged)) == (1, 1, 1)
 
 
+def test_long_literals_are_left_out_of_the_shape_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
+    """With a pattern that recurses for every character they would end the JVM."""
+    lists: list[list[Any]] = [list(range(100_000)), [f'a "{i}" ]\\' for i in range(20_000)]]
+    opaque = ["upper(name) = '" + "''" * size + "'" for size in (1, 50_000)]
+    lines = [
+        own_report(leaf("in", "user", values), kept=90, total=100, why=SPREAD, opaque=[text])
+        for values, text in zip(lists, opaque, strict=True)
+    ]
+    result = audit(spark, str(write_lines(tmp_path / "reports/scan.jsonl", lines)))
+    assert [(finding.runs, finding.reason) for finding in result.flagged] == [(2, SPREAD)]
+
+
 def test_findings_follow_from_what_the_planner_left_undecided(spark: SparkSession, tmp_path: Path) -> None:
     folder = write_lines(
         tmp_path / "reports/scan.jsonl",

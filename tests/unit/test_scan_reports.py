@@ -110,6 +110,13 @@ def test_report_of_our_own_has_numbers_per_spec_and_pass(table: Table) -> None:
     assert own["summary"]["files_total"] == 5
 
 
+def test_a_report_has_the_values_of_a_long_list_once(table: Table) -> None:
+    listed = [10**12 + i for i in range(5_000)]
+    report = scan_report(plan_scan(table, f"id IN ({', '.join(map(str, listed))})"))
+    assert report["filter"]["values"] == listed
+    assert len(json.dumps(report)) < 2 * len(json.dumps(report["filter"]))
+
+
 def test_table_without_snapshot_has_a_report(tmp_path: Path) -> None:
     empty = catalog(tmp_path).create_table("db.empty", events(0, 1).schema)
     report = scan_report(plan_scan(empty, "id = 1"))

@@ -101,10 +101,12 @@ _TIME = f"CASE WHEN year({_WRITTEN_AT}) BETWEEN 1970 AND 9000 THEN {_WRITTEN_AT}
 _ENGINE = "substring(concat_ws(' ', metadata.`engine-name`, metadata.`engine-version`), 1, 60)"
 """The engine of a scan and its version, as its report names them; empty for a line of a log."""
 
-_LITERAL = r'"(values?)"\s*:\s*(?:\[(?:[^\]"]|"(?:\\.|[^"\\])*")*\]|"(?:\\.|[^"\\])*"|[^,}\]]+)'
+# Possessive: Java would recurse for every character of a long IN list, and the overflow of its stack ends the JVM.
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_LITERAL = rf'"(values?)"\s*:\s*(?:\[[^\]"]*+(?:{_STRING}[^\]"]*+)*+\]|{_STRING}|[^,}}\]]+)'
 """A key and its literal: a list, a string or a bare word. A string never holds such a key: its quotes are escaped."""
 
-_SQL_LITERAL = r"'(?:[^']|'')*'|\b[0-9]+(?:\.[0-9]+)?\b"
+_SQL_LITERAL = r"'[^']*+(?:''[^']*+)*+'|\b[0-9]+(?:\.[0-9]+)?\b"
 _CAUSE_FROM_FILTER = """array(CASE WHEN shape RLIKE '"type":"or"| or ' THEN 'one side of OR matches everywhere'
     WHEN shape NOT RLIKE '"type":"(eq|in|lt|gt|lt-eq|gt-eq|starts-with|is-null|is-nan)"|==|<|>|is_null'
       THEN '!= excludes almost nothing'

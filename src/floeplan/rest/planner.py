@@ -53,9 +53,10 @@ from floeplan.rest.tokens import KeyRing, NoSuchPlanTaskError, PlanTask
 from floeplan.scan.incremental import plan_appends
 from floeplan.scan.model import DEFAULT_CONCURRENCY, PlannedFiles, ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_target
-from floeplan.scan.report import scan_report
+from floeplan.scan.report import LONGEST_PREDICATE, scan_report
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
+from floeplan.text import excerpt
 
 _LONG_REQUEST, _PAGE_PER_REQUEST = 4096, 64
 """A page is at least 64 times as long as a long request, which every token repeats: tokens stay under 3% of a plan."""
@@ -283,7 +284,7 @@ class ScanPlanner:
             columns=frozenset(fields_by_id(table.schema())),
         )
         report = scan_report(plan)
-        report["floeplan"]["predicate"] = str(without_opaque(compiled.predicate))
+        report["floeplan"]["predicate"] = excerpt(str(without_opaque(compiled.predicate)), LONGEST_PREDICATE)
         starts = pages.page_starts(self._page_bytes(text), _FIRST_BYTES)
         return _Plan(pages, report, starts, _size(pages) + _PER_REQUEST_BYTE * len(text))
 

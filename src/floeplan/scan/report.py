@@ -55,7 +55,7 @@ from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.stats import ColumnStats, StatsTable, TriState
 from floeplan.scan.model import ReportStore
 from floeplan.scan.planned_scan import PlannedScan
-from floeplan.text import document_text
+from floeplan.text import document_text, excerpt
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -71,6 +71,8 @@ _OPERATIONS = {
     CmpOp.GE: "gt-eq",
     CmpOp.NULL_SAFE_EQ: "eq",
 }
+LONGEST_PREDICATE = 4000
+"""Characters of a predicate's text; ``filter`` holds the whole of it."""
 _version = cache(version)
 """Cached, because looking up the installed version parses a metadata file."""
 
@@ -110,16 +112,27 @@ def scan_report(plan: PlannedScan) -> dict[str, Any]:
         "metadata": {"engine-name": "floeplan", "engine-version": _version("floeplan")},
         "floeplan": {
             "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "predicate": str(predicate),
+            "predicate": excerpt(str(predicate), LONGEST_PREDICATE),
             "default_spec_id": plan.target.metadata.default_spec_id,
             "layout_changed_ms": layout_changed_ms(plan.target.metadata, snapshot),
             "selectivity": _selectivity(plan),
             "summary": plan.summary.to_dict(),
-            "specs": [spec.to_dict() | {"undecided": _undecided(plan, spec.spec_id)} for spec in plan.specs],
-            "passes": [step.to_dict() for step in plan.passes],
+            "specs": [
+                _shortened(spec.to_dict(), "notes") | {"undecided": _undecided(plan, spec.spec_id)}
+                for spec in plan.specs
+            ],
+            "passes": [_shortened(step.to_dict(), "effects") for step in plan.passes],
             "warnings": [warning.to_dict() for warning in plan.warnings[:20]],
         },
     }
+
+
+def _shortened(document: dict[str, Any], key: str) -> dict[str, Any]:
+    """With the texts of predicates under a key cut: the filter has the values of a long list already."""
+    listed = document[key]
+    if any(len(item["predicate"]) > LONGEST_PREDICATE for item in listed):
+        listed = [item | {"predicate": excerpt(item["predicate"], LONGEST_PREDICATE)} for item in listed]
+    return document | {key: listed}
 
 
 def layout_changed_ms(metadata: TableMetadata, snapshot: Snapshot | None) -> int | None:
