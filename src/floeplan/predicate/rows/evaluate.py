@@ -38,7 +38,7 @@ from floeplan.predicate.rows.types import BOOLEAN, STRING, Vector, cast, is_numb
 from floeplan.predicate.spark_text import Interval
 from floeplan.predicate.stats import to_mask
 from floeplan.text import excerpt
-from floeplan.vectors import Mask
+from floeplan.vectors import Mask, arrow
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -113,7 +113,7 @@ class _Evaluation:
             indices = np.asarray(chunk.indices.fill_null(len(values)) if chunk.null_count else chunk.indices)
             unknown = np.asarray(answer.is_null())
             nulls = unknown.take(indices) if unknown[: len(values) + bool(chunk.null_count)].any() else None
-            answers.append(pa.array(to_mask(answer).take(indices), mask=nulls))
+            answers.append(arrow(to_mask(answer).take(indices), nulls))
         return pa.chunked_array(answers, type=pa.bool_())
 
     def _combine(self, operands: tuple[ir.IrExpr, ...], combine: Combine, *, decisive: bool) -> pa.ChunkedArray:
