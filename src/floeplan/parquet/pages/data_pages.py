@@ -97,6 +97,11 @@ class PageCodec:
         """Whether this codec number is supported."""
         return number == NOT_COMPRESSED or number in _CODECS
 
+    @property
+    def address(self) -> tuple[int, int]:
+        """Function and context of Zstandard for a kernel; zeros for pages that are not compressed."""
+        return (0, 0) if self._decompressor is None else self._decompressor.addresses()
+
     def tune(self, sample: PageContent) -> None:
         """Choose the fastest settings that compress the sample no worse than the default; an explicit level wins."""
         if self.number != ZSTD or self._level is not None:

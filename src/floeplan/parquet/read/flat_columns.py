@@ -93,9 +93,9 @@ class _Chunk:
     def __init__(self, data: memoryview, codec: int, max_def: int, size: int, rows: int, kept: Ints | None) -> None:
         self._max_def, self._size, self._rows, self._kept = max_def, size, rows, kept
         self._count = rows if kept is None else len(kept)
-        dictionary, self._pages = split_dictionary(data, PageCodec(codec), size)
+        self._codec = PageCodec(codec)
+        dictionary, self._pages = split_dictionary(data, self._codec, size)
         self._entries, self._dictionary = (0, _NOTHING) if dictionary is None else (dictionary.rows, dictionary.values)
-        self._context = zstd.Decompressor() if codec == ZSTD else None
 
     def array(self, type_: pa.DataType, kind: int) -> pa.Array:
         """The kept rows as an array."""
@@ -139,12 +139,10 @@ class _Chunk:
         self, kind: int, out: pa.Buffer, dictionary: Bytes, ends: Ints, text: pa.Buffer | None = None
     ) -> tuple[pa.Buffer | None, int, int]:
         """Fill the buffers; returns the validity bitmap, the number of nulls, and the bytes of text."""
-        function, context = (0, 0) if self._context is None else self._context.addresses()
         valid = np.empty(self._count, dtype=np.bool_)
         written, nulls = _kernel.decode_column(
             self._pages,
-            function,
-            context,
+            *self._codec.address,
             kind,
             self._max_def,
             self._size,
