@@ -164,12 +164,12 @@ class Page:
 
 def first_page_type(chunk: memoryview) -> int:
     """The type of the first page of a column chunk."""
-    return integer(_header(chunk, 0)[0], 1)
+    return integer(page_header(chunk, 0)[0], 1)
 
 
 def split_dictionary(chunk: memoryview, codec: PageCodec, max_bytes: int) -> tuple[Page | None, memoryview]:
     """The dictionary page of a column chunk, if it has one, and all pages after it."""
-    header, start = _header(chunk, 0)
+    header, start = page_header(chunk, 0)
     kind, size, stored = integer(header, 1), integer(header, 2), integer(header, 3)
     if kind != DICTIONARY_PAGE:
         return None, chunk
@@ -194,7 +194,7 @@ def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, max_bytes: int
     """
     at = 0
     while at < len(chunk):
-        header, start = _header(chunk, at)
+        header, start = page_header(chunk, at)
         kind, size, stored = integer(header, 1), integer(header, 2), integer(header, 3)
         if not (0 <= size <= max_bytes and 0 <= stored <= len(chunk) - start):
             raise ValueError("a page is larger than its column chunk")
@@ -231,7 +231,7 @@ def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, max_bytes: int
         yield Page(kind, count, encoding, present, values)
 
 
-def _header(chunk: memoryview, at: int) -> tuple[dict[int, Any], int]:
+def page_header(chunk: memoryview, at: int) -> tuple[dict[int, Any], int]:
     """The header of the page at ``at``, and the offset of its end."""
     try:
         header, end = read_struct(bytes(chunk[at : at + _HEADER_BYTES]), 0, _HEADER_SHAPE, "page header", "")
