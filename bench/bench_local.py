@@ -12,9 +12,9 @@ From S3, the tables have a quarter of the rows, and the store (``object_store``)
 query runs in a process of its own with empty caches, after a query on the local table that imports and compiles what it
 needs. Bytes and sequential round trips include the metadata.
 
-The floors read the columns with a decoder alone, without a plan, projection or deletes: with pyarrow's, and with that
-of Polars, whose text is converted to Arrow's. They are limits of these two decoders with Arrow tables as their result;
-Polars goes below them because it returns text in its own layout.
+The floor decompresses the pages of the columns, which are in memory, and decodes nothing. Two more rows read columns
+with a decoder alone, without a plan, projection or deletes: with pyarrow's, and with that of Polars, whose text is
+converted to Arrow's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ TIMEOUT = 600
 """Seconds after which a process counts as failed."""
 PEERS = ("pyiceberg", "duckdb", "polars", "daft")
 TOOLS = ("floeplan", *PEERS)
-FLOORS = {"decoder": "pyarrow's decoder (floor)", "polars_decoder": "Polars' decoder to Arrow (floor)"}
+FLOORS = {
+    "decompression": "decompression alone (floor)",
+    "decoder": "pyarrow's decoder alone",
+    "polars_decoder": "Polars' decoder to Arrow",
+}
 FIRST_PEERS = ("pyiceberg", "polars")
 FIRST = ("all columns", "one day", "5 % deleted, region = 'eu'")
 DAFT = "daft==0.7.26", "pyiceberg[pyarrow]==0.12.0"
@@ -125,9 +129,10 @@ class _Bench:
             for name in tools:
                 found[name] += self._process(name, asked)
         expected = {answer["query"]: _rows(answer) for answer in found["pyiceberg"]}
-        for answers in found.values():
+        for name, answers in found.items():
             for answer in answers:
-                if "error" not in answer and _rows(answer) != expected[answer["query"]]:
+                known = name != "decompression" and "error" not in answer
+                if known and _rows(answer) != expected[answer["query"]]:
                     answer["error"] = "other rows"
         failed = [answer for answer in found["floeplan"] if "error" in answer]
         if failed:

@@ -155,8 +155,47 @@ def daft(tables: dict[str, str], endpoint: str | None) -> Answer:
     return answer
 
 
+def decompression(tables: dict[str, str], endpoint: str | None) -> Answer:
+    """The floor of reading without a condition: Zstandard alone, on pages that are in memory. It returns no rows."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import floeplan as fp
+    from floeplan.parquet.footer.footer import read_footer
+    from floeplan.parquet.footer.thrift import integer
+    from floeplan.parquet.pages.data_pages import page_header
+    from floeplan.parquet.pages.zstd import Decompressor
+    from floeplan.parquet.source import open_source
+
+    files: list[dict[str, list[tuple[memoryview, int]]]] = []
+    for file in fp.plan_scan(tables["clean"]).files:
+        source = open_source(file.path)
+        footer = read_footer(source)
+        columns: dict[str, list[tuple[memoryview, int]]] = {}
+        for leaf in footer.leaves:
+            for group in range(footer.num_row_groups):
+                place = footer.chunk_location(leaf, group)
+                chunk, at = source.read_ranges([(place.start, place.size)])[0], 0
+                while at < len(chunk):
+                    header, start = page_header(chunk, at)
+                    at = start + integer(header, 3)
+                    columns.setdefault(leaf.path[0], []).append((chunk[start:at], integer(header, 2)))
+        files.append(columns)
+
+    def answer(query: Query) -> Any:
+        def decompress(columns: dict[str, list[tuple[memoryview, int]]]) -> None:
+            context = Decompressor()
+            for name in query.columns or columns:
+                for page, size in columns[name]:
+                    context.decompress(page, size)
+
+        with ThreadPoolExecutor() as pool:
+            return len(list(pool.map(decompress, files)))
+
+    return answer
+
+
 def decoder(tables: dict[str, str], endpoint: str | None) -> Answer:
-    """The floor of reading without a condition: the decoder alone, on the files of the plan."""
+    """pyarrow's decoder alone, on the files of the plan."""
     from concurrent.futures import ThreadPoolExecutor
 
     import pyarrow as pa
@@ -193,7 +232,8 @@ def polars_decoder(tables: dict[str, str], endpoint: str | None) -> Answer:
 
 
 CONTENDERS = {
-    contender.__name__: contender for contender in (floeplan, pyiceberg, duckdb, polars, daft, decoder, polars_decoder)
+    contender.__name__: contender
+    for contender in (floeplan, pyiceberg, duckdb, polars, daft, decompression, decoder, polars_decoder)
 }
 
 

@@ -128,7 +128,7 @@ kernels() { find src -name '_*.pyx' | sort; }
 
 floeplan() {
     local stamp editable=(--no-deps --no-build-isolation -e .)
-    stamp=$(digest pyproject.toml setup.py $(kernels))-$(compiler || echo none)
+    stamp=$(digest pyproject.toml setup.py $(kernels) $(find src -name '*.pxd' | sort))-$(compiler || echo none)
     is_done floeplan "$stamp" && return
     say "installing floeplan and compiling its kernels"
     find src -name '_*.so' -delete

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from floeplan.parquet.footer.footer import ParquetFooter, decode_footer, read_footer
 from floeplan.parquet.footer.page_index import read_page_indexes
 from floeplan.parquet.footer.thrift import I32, STRUCT, encode_struct
+from floeplan.parquet.pages import _flat_columns as flat_columns
 from floeplan.parquet.pages import _page_values as kernel
 from floeplan.parquet.pages import zstd as zstd_library
 from floeplan.parquet.pages._neighbours import neighbours
@@ -33,6 +34,7 @@ from floeplan.parquet.pages.data_pages import (
     read_pages,
 )
 from floeplan.parquet.pages.zstd import Decompressor, NeighbourCompressor
+from floeplan.parquet.read.flat_columns import FlatColumns
 from floeplan.parquet.read.reader import read_plain_int64
 from floeplan.parquet.source import BytesSource
 from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
@@ -247,36 +249,80 @@ def test_any_bytes_are_byte_arrays_or_invalid(data: bytes, keep: list[bool]) -> 
     assert out[:written].tobytes() == expected
 
 
-@given(st.binary(max_size=80), st.lists(st.booleans(), max_size=12), st.booleans(), st.integers(0, 20))
-def test_any_bytes_are_copied_as_byte_arrays_or_invalid(data: bytes, keep: list[bool], all_: bool, spare: int) -> None:
-    """With room for exactly the values, or some more; without flags all are copied."""
-    flags = None if all_ else np.array(keep, dtype=np.uint8)
+@given(st.binary(max_size=80), st.integers(0, 12), st.integers(0, 20))
+def test_any_bytes_are_text_or_invalid(data: bytes, count: int, spare: int) -> None:
+    """With room for exactly the values, or some more."""
     expected, at = [], 0
-    for stays in keep:
+    for _ in range(count):
         size = int.from_bytes(data[at : at + 4], "little") if at + 4 <= len(data) else 2**32
-        if (stays or all_) and at + 4 + size <= len(data):
-            expected.append(data[at + 4 : at + 4 + size])
+        expected.append(data[at + 4 : at + 4 + size])
         at += 4 + size
-    ends = np.zeros(len(expected), dtype=np.int64)
-    out = np.zeros(sum(map(len, expected)) + spare, dtype=np.uint8)
+    ends, out = np.zeros(count + 1, dtype=np.int64), np.zeros(len(data) + spare, dtype=np.uint8)
     try:
-        end = kernel.copy_byte_arrays(np.frombuffer(data, dtype=np.uint8), len(keep), flags, ends, out, 0)
+        flat_columns.decode_text(np.frombuffer(data, dtype=np.uint8), ends, out)
     except ValueError:
         assert at != len(data)
         return
-    assert at == len(data) or not keep
-    assert out[:end].tobytes() == b"".join(expected)
-    assert ends.tolist() == np.cumsum(list(map(len, expected))).tolist()
+    assert at == len(data)
+    assert ends.tolist() == [0, *np.cumsum(list(map(len, expected)), dtype=np.int64).tolist()]
+    assert out[: ends[-1]].tobytes() == b"".join(expected)
 
 
-def test_byte_arrays_without_room_are_an_error() -> None:
-    values = np.frombuffer(b"\3\0\0\0abc" * 2, dtype=np.uint8)
-    for ends, room, at in ((1, 6, 0), (3, 6, 0), (2, 5, 0), (2, 6, 1), (2, 6, 7), (2, 6, -1)):
-        out = np.zeros(room, dtype=np.uint8)
-        with pytest.raises(ValueError, match="not as many"):
-            kernel.copy_byte_arrays(values, 2, None, np.zeros(ends, dtype=np.int64), out, at)
-    with pytest.raises(ValueError, match="not as many"):
-        kernel.copy_byte_arrays(values, 2, np.ones(3, dtype=np.uint8), np.zeros(2, np.int64), np.zeros(6, np.uint8), 0)
+@given(
+    st.sampled_from([pa.int32(), pa.int64(), pa.string()]),
+    st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=1, max_size=60),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=3),
+    st.data(),
+)
+def test_damaged_pages_are_decoded_or_invalid(
+    type_: pa.DataType,
+    numbers: list[int | None],
+    dictionary: bool,
+    damage: list[tuple[int, int]],
+    data: st.DataObject,
+) -> None:
+    """Nothing outside of the buffers is read or written, and intact pages have the kept values."""
+    values = pa.array([None if number is None else str(number) for number in numbers]).cast(type_)
+    file = stored(type_, True, values.to_pylist(), compression="none", use_dictionary=dictionary, max_rows_per_page=7)
+    footer = read_footer(BytesSource(file))
+    chunk = footer.chunk_location(footer.leaves[0], 0)
+    pages = bytearray(file[chunk.start : chunk.start + chunk.size])
+    for at, bits in damage:
+        pages[at % len(pages)] ^= bits
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(numbers), max_size=len(numbers))), dtype=np.bool_)
+    source = BytesSource(file[: chunk.start] + bytes(pages) + file[chunk.start + chunk.size :])
+    found = FlatColumns(source, footer, np.zeros(1, dtype=np.int64), {}, mask).decode(0)
+    if found is not None:
+        assert len(found[1]) == np.count_nonzero(mask)
+    if not damage:
+        assert found is not None
+        found[1].validate(full=True)
+        assert found[1].to_pylist() == values.filter(pa.array(mask)).to_pylist()
+
+
+def test_buffers_that_are_too_small_are_refused() -> None:
+    file = stored(pa.int64(), True, [1, 2, 3], compression="none", use_dictionary=False)
+    footer = read_footer(BytesSource(file))
+    chunk = footer.chunk_location(footer.leaves[0], 0)
+    nothing, no_ends = np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
+
+    def decode(kind: int, room: int, flags: int, kept: list[int] | None = None, ends: object = no_ends) -> None:
+        flat_columns.decode_column(
+            np.frombuffer(file, dtype=np.uint8)[chunk.start : chunk.start + chunk.size],
+            *(0, 0, kind, 1, chunk.size, 3, None if kept is None else np.array(kept, dtype=np.int64), nothing, ends),
+            *(np.zeros(flat_columns.HEADROOM + room, np.uint8), nothing, np.zeros(flags, dtype=np.uint8)),
+        )
+
+    decode(flat_columns.NUMBERS_8, 24, 3)
+    decode(flat_columns.NUMBERS_8, 16, 2, [0, 2])
+    for room, flags, kept in ((23, 3, None), (24, 2, None), (24, 3, [0, 3]), (24, 3, [-1, 2]), (24, 3, [2, 0, 2])):
+        with pytest.raises(ValueError, match=r"invalid|not in the row group"):
+            decode(flat_columns.NUMBERS_8, room, flags, kept)
+    with pytest.raises(ValueError, match="kind 6"):
+        decode(6, 24, 3)
+    with pytest.raises(ValueError, match="offsets of entries"):
+        decode(flat_columns.INDEXES, 24, 3, None, np.array([0, 1]))
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=300), st.sampled_from(CODECS), st.booleans())

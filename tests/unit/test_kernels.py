@@ -19,6 +19,7 @@ KERNELS = (
     "floeplan.metadata.avro._avro_decode",
     "floeplan.metadata.avro._avro_encode",
     "floeplan.parquet.footer._thrift",
+    "floeplan.parquet.pages._flat_columns",
     "floeplan.parquet.pages._page_values",
     "floeplan.parquet.pages._neighbours",
 )

@@ -22,6 +22,7 @@ from pyiceberg.schema import Schema
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.prune.selection import RowSelection, distinct
+from floeplan.parquet.read.decoder import decode_alone
 from floeplan.parquet.read.reader import LONGEST_GAP
 from floeplan.parquet.source import is_local
 from floeplan.predicate.build import field_ids
@@ -43,7 +44,7 @@ from floeplan.scan.model import FileScan
 from floeplan.scan.planned_scan import PlannedScan
 from floeplan.scan.projection import arrow_schema, expand_dictionaries, without_columns
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import Mask
+from floeplan.vectors import Mask, all_set, arrow
 
 READ_AHEAD = 8
 """Files that are read ahead of the consumer, regardless of their size."""
@@ -72,7 +73,7 @@ def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
     if len(plan.files) == 1:  # without waiting for a thread
         yield reader.read(plan.files[0])
         return
-    with ThreadPoolExecutor(threads, "floeplan-read") as pool:
+    with ThreadPoolExecutor(threads, "floeplan-read", decode_alone) as pool:
         pending: deque[tuple[Future[pa.Table], int]] = deque()
         taken = 0
         try:
@@ -102,7 +103,7 @@ def count_rows(plan: PlannedScan) -> int:
     by_metadata = (files.states == TriState.TRUE) & (files.matches.counts == 0) & (files.entries.record_count >= 0)
     total = int(files.entries.record_count[by_metadata].sum())
     others = files.take(np.flatnonzero(~by_metadata))
-    with ThreadPoolExecutor(read_threads(plan), "floeplan-read") as pool:
+    with ThreadPoolExecutor(read_threads(plan), "floeplan-read", decode_alone) as pool:
         return total + sum(pool.map(reader.count, others))
 
 
@@ -226,7 +227,10 @@ class PlanReader:
         residual = opened.file.residual
         if residual != TRUE:
             # Only on live rows: an expression may raise an error on a value that was deleted.
-            matching[matching] = matching_mask(residual, _kept(rows, matching), schema)
+            if all_set(matching):
+                matching = matching_mask(residual, rows, schema)
+            else:
+                matching[matching] = matching_mask(residual, rows.filter(arrow(matching)), schema)
         return rows, matching
 
     def _columns(self, file: FileScan) -> _Columns:
@@ -261,7 +265,7 @@ def _use_small_pages() -> None:
 
 
 def _kept(rows: pa.Table, kept: Mask) -> pa.Table:
-    return rows if kept.all() else rows.filter(pa.array(kept))
+    return rows if all_set(kept) else rows.filter(arrow(kept))
 
 
 def _may_skip_pages(matching: Mask) -> bool:

@@ -13,8 +13,9 @@ Modules in reading order:
 - ``value_encodings``: plain values and dictionary indexes, filtered and concatenated, with their bounds.
 - ``zstd``: Zstandard functions that no public API offers.
 
-Kernels: ``_page_values.pyx`` (bit packing, filtering, bounds) and ``_neighbours.pyx`` (matches between consecutive
-values). Without them ``data_pages.kernel`` is ``None`` and callers decode columns instead.
+Kernels: ``_page_values.pyx`` (bit packing, filtering, bounds), ``_neighbours.pyx`` (matches between consecutive values)
+and ``_flat_columns.pyx`` (column chunks to Arrow's buffers); ``hybrid.pxd`` is what they share. Without them
+``data_pages.kernel`` is ``None`` and callers decode columns with pyarrow instead.
 
 ``parquet.read`` and ``rewrite.pages`` may import it; it imports ``parquet.footer`` and ``vectors``.
 """

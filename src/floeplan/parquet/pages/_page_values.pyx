@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
 """Compiled operations on encoded Parquet values that no library offers without decoding every value.
 
-``thin_numbers`` and ``thin_byte_arrays`` filter plain values; ``copy_byte_arrays`` copies byte arrays to Arrow's layout; ``byte_array_places`` computes the offsets of byte arrays
+``thin_numbers`` and ``thin_byte_arrays`` filter plain values; ``byte_array_places`` computes the offsets of byte arrays
 and ``entry_bounds`` their minimum and maximum; ``unpack`` and ``pack`` are the hybrid of RLE and bit packing;
 ``renumber`` maps dictionary indexes and ``mark`` flags the used ones; ``data_page_header`` encodes a page header.
 
@@ -9,12 +9,12 @@ Fail-safe: lengths are checked against the data; anything invalid is a ``ValueEr
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
+from floeplan.parquet.pages.hybrid cimport GROUP, unpacked
+
 cdef enum:
-    GROUP = 8
-    SHORT = 16
     MOST_GROUPS = 63
     DATA_PAGE = 0
     I32 = 5
@@ -157,77 +157,6 @@ def byte_array_places(const unsigned char[::1] values, int32_t[::1] out):
     out[out.shape[0] - 1] = <int32_t>at
 
 
-def copy_byte_arrays(
-    const unsigned char[::1] values,
-    Py_ssize_t count,
-    const unsigned char[::1] keep,
-    int64_t[::1] ends,
-    unsigned char[::1] out,
-    int64_t at,
-):
-    """Copy the bytes of length-prefixed byte arrays to ``out``, from ``at`` on, and the offset of each end to ``ends``.
-
-    ``keep`` has one flag per value, or is ``None`` for all of them. Returns where the last one ends.
-    """
-    cdef Py_ssize_t size = values.shape[0], places = ends.shape[0], room = out.shape[0]
-    cdef const unsigned char* flags = NULL
-    if count < 0 or at < 0 or at > room or (keep is not None and keep.shape[0] != count):
-        raise ValueError("the values are not as many as there should be")
-    if not count:
-        return at
-    if keep is not None:
-        flags = &keep[0]
-    with nogil:
-        at = _copied(
-            &values[0] if size else NULL,
-            size,
-            flags,
-            count,
-            &ends[0] if places else NULL,
-            places,
-            &out[0] if room else NULL,
-            room,
-            at,
-        )
-    if at < 0:
-        raise ValueError("the values are not as many as there should be")
-    return at
-
-
-cdef int64_t _copied(
-    const unsigned char* values,
-    Py_ssize_t size,
-    const unsigned char* keep,
-    Py_ssize_t count,
-    int64_t* ends,
-    Py_ssize_t places,
-    unsigned char* out,
-    Py_ssize_t room,
-    int64_t at,
-) noexcept nogil:
-    cdef Py_ssize_t place = 0, done = 0, length, i
-    for i in range(count):
-        if size - place < 4:
-            return -1
-        length = _length(values + place)
-        place += 4
-        if length > size - place:
-            return -1
-        if keep == NULL or keep[i]:
-            if done >= places or length > room - at:
-                return -1
-            # A copy of a constant size needs no call; the bytes after the value are overwritten by the next one.
-            if length <= SHORT and size - place >= SHORT and room - at >= SHORT:
-                memcpy(out + at, values + place, SHORT)
-            else:
-                memcpy(out + at, values + place, length)
-            at += length
-            ends[done] = at
-            done += 1
-        place += length
-    return at if place == size and done == places else -1
-
-
 def entry_bounds(const int32_t[::1] numbers, const unsigned char[::1] values, const int32_t[::1] places):
     """The indexes of the smallest and the largest byte array among the given indexes."""
     cdef Py_ssize_t count = places.shape[0] - 1, i
@@ -263,68 +192,10 @@ def unpack(const unsigned char[::1] data, int width, int32_t[::1] out):
     if not count:
         return 0
     with nogil:
-        taken = _unpacked(&data[0] if size else NULL, size, width, &out[0], count)
+        taken = unpacked(&data[0] if size else NULL, size, width, &out[0], count)
     if taken < 0:
         raise ValueError("the numbers are not as many as there should be")
     return taken
-
-
-cdef Py_ssize_t _unpacked(
-    const unsigned char* data, Py_ssize_t size, int width, int32_t* out, Py_ssize_t count
-) noexcept nogil:
-    cdef Py_ssize_t at = 0, done = 0, many, i, bytes_ = (width + 7) // 8
-    cdef uint64_t header, number, mask = (<uint64_t>1 << width) - 1
-    cdef int shift
-    while done < count:
-        header, shift = 0, 0
-        while True:
-            if at >= size or shift > 28:
-                return -1
-            header |= <uint64_t>(data[at] & 127) << shift
-            shift += 7
-            at += 1
-            if data[at - 1] < 128:
-                break
-        many = <Py_ssize_t>(header >> 1)
-        if header & 1:
-            if many * width > size - at:
-                return -1
-            i = many * GROUP
-            _bits(data + at, size - at, width, mask, out + done, i if i < count - done else count - done)
-            at += many * width
-            many = i
-        else:
-            if bytes_ > size - at:
-                return -1
-            number = 0
-            for i in range(bytes_):
-                number |= <uint64_t>data[at + i] << 8 * i
-            if number > mask:
-                return -1
-            at += bytes_
-            for i in range(done, done + many if many < count - done else count):
-                out[i] = <int32_t>number
-        done += many
-    return at
-
-
-cdef inline void _bits(
-    const unsigned char* data, Py_ssize_t size, int width, uint64_t mask, int32_t* out, Py_ssize_t count
-) noexcept nogil:
-    cdef Py_ssize_t i, bit = 0, at, whole = 0
-    cdef uint64_t word
-    if size >= 8:
-        whole = ((size - 8) * 8 + 7) // width + 1 if width else count
-    for i in range(whole if whole < count else count):
-        memcpy(&word, data + (bit >> 3), 8)
-        out[i] = <int32_t>(word >> (bit & 7) & mask)
-        bit += width
-    for i in range(whole, count):
-        at = bit >> 3
-        word = 0
-        memcpy(&word, data + at, 8 if size - at >= 8 else size - at)
-        out[i] = <int32_t>(word >> (bit & 7) & mask)
-        bit += width
 
 
 def mark(const int32_t[::1] numbers, unsigned char[::1] out):

@@ -51,7 +51,7 @@ _TYPE_HEADERS = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
 _HEADER_BYTES = 512
 """Nearly all headers fit into this size."""
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-_NOT_COMPRESSED, _ZSTD = 0, 6
+NOT_COMPRESSED, ZSTD = 0, 6
 _FASTER: Final[tuple[dict[str, int], ...]] = (
     {"min_match": 6, "target_length": 3, "hash_log": 11},
     {"min_match": 6, "target_length": 0, "hash_log": 10},
@@ -80,29 +80,31 @@ class PageContent:
 
 
 class PageCodec:
-    """One codec; a ``level`` of ``None`` is the default one. Not thread-safe.
+    """One codec; a ``level`` of ``None`` is the default one. Not thread-safe."""
 
-    A reused ``context`` makes many small pages faster; to decompress large ones, pyarrow alone is as fast.
-    """
-
-    def __init__(self, number: int, level: int | None = None, *, context: bool = True) -> None:
+    def __init__(self, number: int, level: int | None = None) -> None:
         if not self.knows(number):
             raise ValueError(f"codec {number}")
         self.number, self._level = number, level
-        self._codec = None if number == _NOT_COMPRESSED else pa.Codec(_CODECS[number], compression_level=level)
+        self._codec = None if number == NOT_COMPRESSED else pa.Codec(_CODECS[number], compression_level=level)
         self._faster: Any = None
         self._neighbours: zstd_library.NeighbourCompressor | None = None
-        own = context and number == _ZSTD and zstd_library.available
+        own = number == ZSTD and zstd_library.available
         self._decompressor = zstd_library.Decompressor() if own else None
 
     @staticmethod
     def knows(number: int) -> bool:
         """Whether this codec number is supported."""
-        return number == _NOT_COMPRESSED or number in _CODECS
+        return number == NOT_COMPRESSED or number in _CODECS
+
+    @property
+    def address(self) -> tuple[int, int]:
+        """Function and context of Zstandard for a kernel; zeros for pages that are not compressed."""
+        return (0, 0) if self._decompressor is None else self._decompressor.addresses()
 
     def tune(self, sample: PageContent) -> None:
         """Choose the fastest settings that compress the sample no worse than the default; an explicit level wins."""
-        if self.number != _ZSTD or self._level is not None:
+        if self.number != ZSTD or self._level is not None:
             return
         self._faster = self._neighbours = None
         some = sample.data[:_SAMPLE]
@@ -162,7 +164,22 @@ class Page:
 
 def first_page_type(chunk: memoryview) -> int:
     """The type of the first page of a column chunk."""
-    return integer(_header(chunk, 0)[0], 1)
+    return integer(page_header(chunk, 0)[0], 1)
+
+
+def split_dictionary(chunk: memoryview, codec: PageCodec, max_bytes: int) -> tuple[Page | None, memoryview]:
+    """The dictionary page of a column chunk, if it has one, and all pages after it."""
+    header, start = page_header(chunk, 0)
+    kind, size, stored = integer(header, 1), integer(header, 2), integer(header, 3)
+    if kind != DICTIONARY_PAGE:
+        return None, chunk
+    entries, encoding = integer(header[7], 1), integer(header[7], 2)
+    if not (0 <= size <= max_bytes and 0 <= stored <= len(chunk) - start and 0 <= entries <= size):
+        raise ValueError("a page is larger than its column chunk")
+    if encoding not in (PLAIN, PLAIN_DICTIONARY):
+        raise ValueError("a dictionary that is not plain")
+    end = start + stored
+    return Page(kind, entries, encoding, None, codec.decompress(chunk[start:end], size)), chunk[end:]
 
 
 def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, max_bytes: int, rows: int) -> Iterator[Page]:
@@ -177,7 +194,7 @@ def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, max_bytes: int
     """
     at = 0
     while at < len(chunk):
-        header, start = _header(chunk, at)
+        header, start = page_header(chunk, at)
         kind, size, stored = integer(header, 1), integer(header, 2), integer(header, 3)
         if not (0 <= size <= max_bytes and 0 <= stored <= len(chunk) - start):
             raise ValueError("a page is larger than its column chunk")
@@ -214,7 +231,7 @@ def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, max_bytes: int
         yield Page(kind, count, encoding, present, values)
 
 
-def _header(chunk: memoryview, at: int) -> tuple[dict[int, Any], int]:
+def page_header(chunk: memoryview, at: int) -> tuple[dict[int, Any], int]:
     """The header of the page at ``at``, and the offset of its end."""
     try:
         header, end = read_struct(bytes(chunk[at : at + _HEADER_BYTES]), 0, _HEADER_SHAPE, "page header", "")

@@ -56,6 +56,11 @@ class Decompressor:
     def __init__(self) -> None:
         self._context = _owned(_lib.ZSTD_createDCtx(), _lib.ZSTD_freeDCtx)
 
+    def addresses(self) -> tuple[int, int]:
+        """The addresses of ``ZSTD_decompressDCtx`` and of the context, for a kernel."""
+        function = _ffi.addressof(_lib, "ZSTD_decompressDCtx")
+        return int(_ffi.cast("uintptr_t", function)), int(_ffi.cast("uintptr_t", self._context))
+
     def decompress(self, data: memoryview, size: int) -> Bytes:
         """Decompress to exactly ``size`` bytes."""
         out = np.empty(size, dtype=np.uint8)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from floeplan.errors import UnknownColumnError
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.read.decoder import stored_arrow_schema
+from floeplan.parquet.read.flat_columns import field_layout, stored_arrow_schema
 from floeplan.parquet.read.pages import FieldLayout, read_arrow_field
 from floeplan.vectors import Ints
 
@@ -98,12 +98,8 @@ def _fields(footer: ParquetFooter, wanted: Mapping[int, Iterable[int]]) -> tuple
     fields = []
     for position, leaves in wanted.items():
         node = footer.columns.root.children[position]
-        layout = FieldLayout(
-            tuple(part.encoded for part in node.walk()),
-            tuple(footer.leaves[leaf] for leaf in node.leaf_indexes),
-            footer.created_by.encode(),
-            None if written is None else written.field(position),
-        )
+        arrow_field = None if written is None else written.field(position)
+        layout = field_layout(footer.columns, node, arrow_field, footer.created_by)
         fields.append(ProjectedField(layout, tuple(footer.leaves[leaf] for leaf in sorted(leaves))))
     return tuple(fields)
 

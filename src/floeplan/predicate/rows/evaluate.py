@@ -38,7 +38,7 @@ from floeplan.predicate.rows.types import BOOLEAN, STRING, Vector, cast, is_numb
 from floeplan.predicate.spark_text import Interval
 from floeplan.predicate.stats import to_mask
 from floeplan.text import excerpt
-from floeplan.vectors import Mask
+from floeplan.vectors import Mask, arrow
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -109,11 +109,13 @@ class _Evaluation:
             rows, held = pa.table([with_null], ["values"]), {column.field_id: with_null}
             one = _Evaluation(rows, held.__getitem__, self._resolve_typed)
             answer = one._leaf(leaf).combine_chunks()
-            # NumPy looks truth values up four times as fast as Arrow takes them.
+            # NumPy looks truth values up four times as fast as Arrow takes them, and compares faster still.
             indices = np.asarray(chunk.indices.fill_null(len(values)) if chunk.null_count else chunk.indices)
             unknown = np.asarray(answer.is_null())
             nulls = unknown.take(indices) if unknown[: len(values) + bool(chunk.null_count)].any() else None
-            answers.append(pa.array(to_mask(answer).take(indices), mask=nulls))
+            true = to_mask(answer)
+            hits = np.flatnonzero(true)
+            answers.append(arrow(indices == hits[0] if len(hits) == 1 else true.take(indices), nulls))
         return pa.chunked_array(answers, type=pa.bool_())
 
     def _combine(self, operands: tuple[ir.IrExpr, ...], combine: Combine, *, decisive: bool) -> pa.ChunkedArray:

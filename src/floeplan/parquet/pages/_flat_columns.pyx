@@ -1,0 +1,669 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True
+"""Decodes the data pages of a flat column chunk to Arrow's buffers, without the rows that are not kept.
+
+A plain page of numbers is decompressed to where its values belong, so that decoding it takes no time of its own. A page
+without kept rows is not decompressed. Page headers are read here, and the GIL is released for the whole chunk.
+
+Fail-safe: all sizes, counts and indexes are checked. Anything invalid or unknown is a ``ValueError``, and the caller
+leaves the column to another decoder.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+from floeplan.parquet.pages.hybrid cimport unpacked
+
+NUMBERS_4, NUMBERS_8, DECIMALS_4, DECIMALS_8, TEXT, INDEXES = range(6)
+"""What the values become: numbers as they are, integers as 128-bit decimals, byte arrays, or dictionary indexes."""
+HEADROOM = 64
+"""Bytes that are free in front of the output."""
+
+cdef enum:
+    NUMBERS_4_ = 0
+    NUMBERS_8_ = 1
+    DECIMALS_4_ = 2
+    DECIMALS_8_ = 3
+    TEXT_ = 4
+    INDEXES_ = 5
+    HEADROOM_ = 64
+    SHORT = 16
+    DATA_PAGE = 0
+    DATA_PAGE_V2 = 3
+    PLAIN = 0
+    PLAIN_DICTIONARY = 2
+    RLE = 3
+    RLE_DICTIONARY = 8
+    NO = -1
+    DEEPEST = 8
+    STOP = 0  # types of compact Thrift
+    TRUE = 1
+    FALSE = 2
+    BYTE = 3
+    I16 = 4
+    I32 = 5
+    I64 = 6
+    DOUBLE = 7
+    BINARY = 8
+    LIST = 9
+    SET = 10
+    STRUCT = 12
+
+ctypedef size_t (*Decompress)(void* context, void* out, size_t room, const void* data, size_t size) noexcept nogil
+
+cdef struct Header:
+    int64_t kind
+    int64_t size
+    int64_t stored
+    int64_t count
+    int64_t rows
+    int64_t encoding
+    int64_t levels_encoding
+    int64_t levels
+    int64_t repeated
+    bint compressed
+
+cdef struct Bytes:
+    const unsigned char* data
+    Py_ssize_t size
+
+cdef struct Reader:
+    const unsigned char* data
+    Py_ssize_t size
+    Py_ssize_t at
+    bint wrong
+
+cdef struct Column:
+    Decompress decompress
+    void* context
+    int kind
+    int max_def
+    Py_ssize_t most  # bytes of an uncompressed page
+    Bytes dictionary  # numbers, or the text of all entries
+    const int64_t* entry_ends  # where entries of text begin, and where the last one ends
+    int64_t entries
+    unsigned char* page  # the uncompressed page
+    int32_t* numbers  # dictionary indexes or levels
+    int32_t* take  # of each kept row, which value of the page or entry of the dictionary it has; -1 for null
+    unsigned char* out
+    int64_t* ends  # of text
+    unsigned char* text
+    int64_t room
+    int64_t written
+    unsigned char* valid
+    bint nulls
+    Py_ssize_t done
+
+
+def decode_column(
+    const unsigned char[::1] chunk,
+    uintptr_t decompress,
+    uintptr_t context,
+    int kind,
+    int max_def,
+    Py_ssize_t most,
+    Py_ssize_t rows,
+    const int64_t[::1] kept,
+    const unsigned char[::1] dictionary,
+    const int64_t[::1] entries,
+    unsigned char[::1] out,
+    unsigned char[::1] text,
+    unsigned char[::1] valid,
+):
+    """Decode the data pages of a column chunk.
+
+    Args:
+        chunk: Its pages after the dictionary page.
+        decompress: The address of ``ZSTD_decompressDCtx``; 0 if the pages are not compressed.
+        context: Its context.
+        kind: What the values become.
+        max_def: The maximum definition level, 0 or 1.
+        most: The uncompressed size of the chunk.
+        rows: Rows of the row group.
+        kept: Which of them to keep, ascending; ``None`` for all.
+        dictionary: The entries: numbers, or the text of all of them.
+        entries: Where the entries of text begin, and where the last one ends.
+        out: ``HEADROOM``, then room for the kept values. Of text, for the offset of each end, after one for the start.
+        text: Room for the bytes of kept text.
+        valid: One flag for each kept row; filled only if some are null.
+
+    Returns:
+        The bytes of text, and whether some rows are null.
+    """
+    cdef Column column
+    cdef Py_ssize_t count = rows if kept is None else kept.shape[0], size = chunk.shape[0], width = _width(kind)
+    cdef Py_ssize_t needed = HEADROOM_ + width * (count + (kind == TEXT_))
+    cdef bint done
+    if not 0 <= max_def <= 1 or rows < 0 or most < 0 or out.shape[0] < needed or valid.shape[0] < count:
+        raise ValueError("invalid sizes")
+    if kept is not None and count and not 0 <= kept[0] <= kept[count - 1] < rows:
+        raise ValueError("kept rows that are not in the row group")
+    memset(&column, 0, sizeof(column))
+    column.decompress, column.context = <Decompress>decompress, <void*>context
+    column.kind, column.max_def, column.most = kind, max_def, most
+    column.out, column.valid = &out[0] + HEADROOM_, &valid[0] if count else NULL
+    column.dictionary.size = dictionary.shape[0]
+    column.dictionary.data = &dictionary[0] if dictionary.shape[0] else NULL
+    column.entry_ends, column.entries = &entries[0] if entries.shape[0] else NULL, entries.shape[0] - 1
+    if kind in (NUMBERS_4_, DECIMALS_4_):
+        column.entries = dictionary.shape[0] // 4
+    elif kind in (NUMBERS_8_, DECIMALS_8_):
+        column.entries = dictionary.shape[0] // 8
+    else:
+        _check_entries(entries, dictionary.shape[0])
+    if kind == TEXT_:
+        column.ends = <int64_t*>column.out
+        column.ends[0] = 0
+        column.text, column.room = &text[0] if text.shape[0] else NULL, text.shape[0]
+    cdef const int64_t* chosen = NULL if kept is None or not count else &kept[0]
+    with nogil:
+        column.numbers = <int32_t*>malloc(4 * (rows + 1))
+        column.take = <int32_t*>malloc(4 * (rows + 1))
+        done = column.numbers != NULL and column.take != NULL
+        done = done and _decoded(&column, &chunk[0] if size else NULL, size, rows, chosen, count)
+        free(column.page)
+        free(column.numbers)
+        free(column.take)
+    if not done:
+        raise ValueError("pages that are invalid or not supported")
+    return column.written, column.nulls
+
+
+def decode_text(const unsigned char[::1] values, int64_t[::1] ends, unsigned char[::1] out):
+    """Copy length-prefixed byte arrays without their lengths; ``ends`` gets where they begin and the last one ends.
+
+    ``out`` has room for all of ``values``.
+    """
+    cdef Column column
+    cdef Bytes plain
+    cdef Py_ssize_t count = ends.shape[0] - 1
+    if count < 0 or out.shape[0] < values.shape[0]:
+        raise ValueError("invalid sizes")
+    memset(&column, 0, sizeof(column))
+    plain.data, plain.size = &values[0] if values.shape[0] else NULL, values.shape[0]
+    column.ends, column.text, column.room = &ends[0], &out[0] if out.shape[0] else NULL, out.shape[0]
+    ends[0] = 0
+    if not _write_plain_text(&column, plain, count, NULL, count):
+        raise ValueError("the values are not as many as there should be")
+
+
+cdef Py_ssize_t _width(int kind) except -1:
+    if kind in (NUMBERS_4_, INDEXES_):
+        return 4
+    if kind in (NUMBERS_8_, TEXT_):
+        return 8
+    if kind in (DECIMALS_4_, DECIMALS_8_):
+        return 16
+    raise ValueError(f"kind {kind}")
+
+
+cdef int _check_entries(const int64_t[::1] ends, Py_ssize_t size) except -1:
+    cdef Py_ssize_t i
+    for i in range(ends.shape[0]):
+        if not (0 if i == 0 else ends[i - 1]) <= ends[i] <= size:
+            raise ValueError("invalid offsets of entries")
+    return 0
+
+
+cdef bint _decoded(
+    Column* column, const unsigned char* chunk, Py_ssize_t size, Py_ssize_t rows, const int64_t* kept, Py_ssize_t count
+) noexcept nogil:
+    cdef Py_ssize_t at = 0, row = 0, first = 0, last, taken
+    cdef bint everything = kept == NULL and count == rows
+    cdef Header header
+    while at < size:
+        taken = _read_header(chunk + at, size - at, &header)
+        if taken < 0:
+            return False
+        at += taken
+        if not (0 <= header.size <= column.most and 0 <= header.stored <= size - at and 0 <= header.count <= rows - row):
+            return False
+        last = header.count
+        if not everything:
+            last = 0
+            while first + last < count and kept[first + last] < row + header.count:
+                if kept[first + last] < row + last:  # not ascending
+                    return False
+                last += 1
+        if last and not _decode_page(column, &header, chunk + at, NULL if last == header.count else kept + first, row, last):
+            return False
+        first += last
+        row += header.count
+        at += header.stored
+    return row == rows and column.done == count
+
+
+cdef bint _decode_page(
+    Column* column, const Header* header, const unsigned char* body, const int64_t* kept, Py_ssize_t row, Py_ssize_t count
+) noexcept nogil:
+    """The kept rows of a page that begins at ``row``; all of them if ``kept`` is NULL."""
+    cdef Bytes values, levels
+    cdef Py_ssize_t rows = header.count, present, i, end
+    cdef bint is_v2 = header.kind == DATA_PAGE_V2
+    if not is_v2 and header.kind != DATA_PAGE:
+        return False
+    if kept == NULL and not is_v2 and header.encoding == PLAIN and _decompressed_in_place(column, header, body):
+        return True
+    levels.data, levels.size = NULL, 0
+    if is_v2:
+        # In v2 the levels are never compressed, and the values only if the header says so.
+        if header.repeated > 0 or header.rows != rows or not 0 <= header.levels <= header.size:
+            return False
+        if header.levels > header.stored or (header.levels and not column.max_def):
+            return False
+        levels.data, levels.size = body, header.levels
+        values = _uncompressed(
+            column, body + header.levels, header.stored - header.levels, header.size - header.levels, header.compressed
+        )
+        if values.size < 0:
+            return False
+    else:
+        values = _uncompressed(column, body, header.stored, header.size, True)
+        if column.max_def:
+            if header.levels_encoding != RLE or values.size < 4:
+                return False
+            end = _length(values.data)
+            if end > values.size - 4:
+                return False
+            levels.data, levels.size = values.data + 4, end
+            values.data, values.size = values.data + 4 + end, values.size - 4 - end
+        elif values.size < 0:
+            return False
+    present = rows
+    if column.max_def and not _all_present(levels, rows):
+        if unpacked(levels.data, levels.size, 1, column.numbers, rows) < 0:
+            return False
+        present = 0
+        for i in range(rows):
+            present += column.numbers[i]
+    if present < rows:
+        _take_present(column, kept, row, rows, count)
+    elif kept != NULL:
+        for i in range(count):
+            column.take[i] = <int32_t>(kept[i] - row)
+    if column.nulls:
+        for i in range(count):
+            column.valid[column.done + i] = present == rows or column.take[i] >= 0
+    if not _write(column, header, values, present, NULL if present == rows and kept == NULL else column.take, count):
+        return False
+    column.done += count
+    return True
+
+
+cdef void _take_present(
+    Column* column, const int64_t* kept, Py_ssize_t row, Py_ssize_t rows, Py_ssize_t count
+) noexcept nogil:
+    """Which value each kept row has; ``numbers`` has the definition levels of all rows."""
+    cdef Py_ssize_t i
+    cdef int32_t before = 0, level
+    if not column.nulls:
+        column.nulls = True
+        memset(column.valid, 1, column.done)
+    if kept == NULL:
+        for i in range(rows):
+            column.take[i] = before if column.numbers[i] else -1
+            before += column.numbers[i]
+        return
+    for i in range(rows):
+        level = column.numbers[i]
+        column.numbers[i] = before if level else -1
+        before += level
+    for i in range(count):
+        column.take[i] = column.numbers[kept[i] - row]
+
+
+cdef bint _write(
+    Column* column, const Header* header, Bytes values, Py_ssize_t present, const int32_t* take, Py_ssize_t count
+) noexcept nogil:
+    """Write some values of a page, or all of them in order if ``take`` is NULL."""
+    cdef Py_ssize_t i, width = 4 if column.kind in (NUMBERS_4_, DECIMALS_4_) else 8
+    cdef uint32_t highest = 0
+    if header.encoding == PLAIN:
+        if column.kind == INDEXES_:
+            return False
+        if column.kind == TEXT_:
+            return _write_plain_text(column, values, present, take, count)
+        return values.size == present * width and _write_numbers(column, values.data, take, count)
+    if header.encoding not in (RLE_DICTIONARY, PLAIN_DICTIONARY):
+        return False
+    if present:
+        if not values.size or values.data[0] > 31:
+            return False
+        if unpacked(values.data + 1, values.size - 1, values.data[0], column.numbers, present) < 0:
+            return False
+    for i in range(present):
+        if <uint32_t>column.numbers[i] > highest:
+            highest = <uint32_t>column.numbers[i]
+    if present and highest >= column.entries:
+        return False
+    if take == NULL:
+        take = column.numbers
+    else:
+        for i in range(count):
+            if take[i] >= 0:
+                column.take[i] = column.numbers[take[i]]
+    if column.kind == INDEXES_:
+        for i in range(count):
+            (<int32_t*>column.out)[column.done + i] = take[i] if take[i] >= 0 else 0
+        return True
+    if column.kind == TEXT_:
+        return _write_entries(column, take, count)
+    return _write_numbers(column, column.dictionary.data, take, count)
+
+
+cdef bint _write_numbers(Column* column, const unsigned char* data, const int32_t* take, Py_ssize_t count) noexcept nogil:
+    cdef unsigned char* out = column.out
+    if column.kind == NUMBERS_4_:
+        _gather(data, take, count, <uint32_t*>out + column.done)
+    elif column.kind == NUMBERS_8_:
+        _gather(data, take, count, <uint64_t*>out + column.done)
+    elif column.kind == DECIMALS_4_:
+        _widen(data, take, count, <int64_t*>out + 2 * column.done, <int32_t>0)
+    else:
+        _widen(data, take, count, <int64_t*>out + 2 * column.done, <int64_t>0)
+    return True
+
+
+ctypedef fused Number:
+    uint32_t
+    uint64_t
+
+
+cdef inline void _gather(const unsigned char* data, const int32_t* take, Py_ssize_t count, Number* out) noexcept nogil:
+    cdef Py_ssize_t i
+    if take == NULL:
+        memcpy(out, data, count * sizeof(Number))
+        return
+    for i in range(count):
+        out[i] = 0
+        if take[i] >= 0:
+            memcpy(&out[i], data + take[i] * sizeof(Number), sizeof(Number))
+
+
+ctypedef fused Integer:
+    int32_t
+    int64_t
+
+
+cdef inline void _widen(
+    const unsigned char* data, const int32_t* take, Py_ssize_t count, int64_t* out, Integer value
+) noexcept nogil:
+    """Integers of the type of ``value`` as 128-bit ones."""
+    cdef Py_ssize_t i
+    for i in range(count):
+        if take == NULL:
+            memcpy(&value, data + i * sizeof(Integer), sizeof(Integer))
+        elif take[i] >= 0:
+            memcpy(&value, data + take[i] * sizeof(Integer), sizeof(Integer))
+        else:
+            value = 0
+        out[2 * i] = value
+        out[2 * i + 1] = <int64_t>value >> 63
+
+
+cdef bint _write_plain_text(
+    Column* column, Bytes values, Py_ssize_t present, const int32_t* take, Py_ssize_t count
+) noexcept nogil:
+    cdef Py_ssize_t at = 0, i, row = 0, length
+    cdef int64_t* ends = column.ends + 1 + column.done
+    for i in range(present):
+        if values.size - at < 4:
+            return False
+        length = _length(values.data + at)
+        at += 4
+        if length > values.size - at:
+            return False
+        if take != NULL:
+            while row < count and take[row] < 0:
+                ends[row] = column.written
+                row += 1
+        if take == NULL or (row < count and take[row] == i):
+            if not _copy(column, values.data + at, length, values.size - at):
+                return False
+            ends[row] = column.written
+            row += 1
+        at += length
+    for row in range(row, count):
+        ends[row] = column.written
+    return at == values.size
+
+
+cdef bint _write_entries(Column* column, const int32_t* take, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int64_t* ends = column.ends + 1 + column.done
+    cdef int64_t start
+    for i in range(count):
+        if take[i] >= 0:
+            start = column.entry_ends[take[i]]
+            if not _copy(
+                column,
+                column.dictionary.data + start,
+                column.entry_ends[take[i] + 1] - start,
+                column.dictionary.size - start,
+            ):
+                return False
+        ends[i] = column.written
+    return True
+
+
+cdef inline bint _copy(Column* column, const unsigned char* data, Py_ssize_t length, Py_ssize_t readable) noexcept nogil:
+    """Append a text of this length; a few more bytes may be read."""
+    if length > column.room - column.written:
+        return False
+    # A copy of a constant size needs no call; the bytes after the value are overwritten by the next one.
+    if length <= SHORT and readable >= SHORT and column.room - column.written >= SHORT:
+        memcpy(column.text + column.written, data, SHORT)
+    elif length:
+        memcpy(column.text + column.written, data, length)
+    column.written += length
+    return True
+
+
+cdef bint _decompressed_in_place(Column* column, const Header* header, const unsigned char* body) noexcept nogil:
+    """Whether this was a page of numbers without nulls, which is in its place now.
+
+    Its levels come first, and overwrite the end of the page before it, which is then restored.
+    """
+    cdef unsigned char levels[16]
+    cdef unsigned char before[16]
+    cdef unsigned char* target
+    cdef Py_ssize_t prefix = 0, width = 4 if column.kind == NUMBERS_4_ else 8
+    cdef bint done
+    if column.kind not in (NUMBERS_4_, NUMBERS_8_):
+        return False
+    if column.max_def:
+        if header.levels_encoding != RLE:
+            return False
+        memset(levels, 0, 4)
+        prefix = 4 + _present_run(header.count, levels + 4)
+        levels[0] = <unsigned char>(prefix - 4)
+    if header.size != prefix + header.count * width:
+        return False
+    target = column.out + column.done * width - prefix
+    memcpy(before, target, prefix)
+    if column.decompress == NULL:
+        done = header.stored == header.size
+        if done:
+            memcpy(target, body, header.size)
+    else:
+        done = column.decompress(column.context, target, header.size, body, header.stored) == <size_t>header.size
+    done = done and memcmp(target, levels, prefix) == 0
+    memcpy(target, before, prefix)
+    if done:
+        if column.nulls:
+            memset(column.valid + column.done, 1, header.count)
+        column.done += header.count
+    return done
+
+
+cdef Bytes _uncompressed(
+    Column* column, const unsigned char* data, Py_ssize_t stored, Py_ssize_t size, bint compressed
+) noexcept nogil:
+    """Decompress part of a page; a size of -1 is an error."""
+    cdef Bytes found
+    found.data, found.size = data, size
+    if column.decompress == NULL or not compressed:
+        if stored != size:
+            found.size = -1
+    elif size:
+        if column.page == NULL:
+            column.page = <unsigned char*>malloc(column.most + 1)
+        found.data = column.page
+        if column.page == NULL:
+            found.size = -1
+        elif column.decompress(column.context, column.page, size, data, stored) != <size_t>size:
+            found.size = -1
+    return found
+
+
+cdef bint _all_present(Bytes levels, Py_ssize_t rows) noexcept nogil:
+    """Whether definition levels are one run of 1, as writers encode rows without nulls."""
+    cdef unsigned char run[12]
+    cdef Py_ssize_t size = _present_run(rows, run)
+    return levels.size == size and memcmp(levels.data, run, size) == 0
+
+
+cdef Py_ssize_t _present_run(Py_ssize_t rows, unsigned char* out) noexcept nogil:
+    cdef uint64_t left = <uint64_t>rows << 1
+    cdef Py_ssize_t written = 0
+    while left > 127:
+        out[written] = <unsigned char>(left & 127 | 128)
+        left >>= 7
+        written += 1
+    out[written] = <unsigned char>left
+    out[written + 1] = 1
+    return written + 2
+
+
+cdef inline Py_ssize_t _length(const unsigned char* at) noexcept nogil:
+    return at[0] | <Py_ssize_t>at[1] << 8 | <Py_ssize_t>at[2] << 16 | <Py_ssize_t>at[3] << 24
+
+
+cdef Py_ssize_t _read_header(const unsigned char* data, Py_ssize_t size, Header* found) noexcept nogil:
+    """Read a page header in compact Thrift; returns its size, or -1 if it is invalid."""
+    cdef Reader reader
+    cdef int id_ = 0, type_
+    reader.data, reader.size, reader.at, reader.wrong = data, size, 0, False
+    memset(found, 0xFF, sizeof(Header))  # -1
+    found.compressed = True
+    while True:
+        type_ = _next_field(&reader, &id_)
+        if reader.wrong:
+            return NO
+        if type_ == STOP:
+            return reader.at
+        if type_ == I32 and id_ == 1:
+            found.kind = _integer(&reader)
+        elif type_ == I32 and id_ == 2:
+            found.size = _integer(&reader)
+        elif type_ == I32 and id_ == 3:
+            found.stored = _integer(&reader)
+        elif type_ == STRUCT and (id_ == 5 and found.kind == DATA_PAGE or id_ == 8 and found.kind == DATA_PAGE_V2):
+            _read_details(&reader, found)
+        else:
+            _skip(&reader, type_, 0)
+
+
+cdef void _read_details(Reader* reader, Header* found) noexcept nogil:
+    """DataPageHeader or DataPageHeaderV2."""
+    cdef int id_ = 0, type_
+    cdef bint is_v2 = found.kind == DATA_PAGE_V2
+    cdef int64_t value
+    while True:
+        type_ = _next_field(reader, &id_)
+        if reader.wrong or type_ == STOP:
+            return
+        if type_ != I32:
+            if is_v2 and id_ == 7 and type_ in (TRUE, FALSE):
+                found.compressed = type_ == TRUE
+            _skip(reader, type_, 0)
+            continue
+        value = _integer(reader)
+        if id_ == 1:
+            found.count = value
+        elif id_ == (4 if is_v2 else 2):
+            found.encoding = value
+        elif id_ == 3 and is_v2:
+            found.rows = value
+        elif id_ == 3:
+            found.levels_encoding = value
+        elif id_ == 5 and is_v2:
+            found.levels = value
+        elif id_ == 6 and is_v2:
+            found.repeated = value
+
+
+cdef inline int _next_field(Reader* reader, int* id_) noexcept nogil:
+    """The type of the next field of a struct, and its id from that of the last one."""
+    cdef int head = _byte(reader)
+    if head & 15 == STOP:
+        return STOP
+    id_[0] = id_[0] + (head >> 4) if head >> 4 else <int>_integer(reader)
+    return head & 15
+
+
+cdef void _skip(Reader* reader, int type_, int depth) noexcept nogil:
+    cdef int64_t many
+    cdef int id_ = 0, inner
+    if depth > DEEPEST:
+        reader.wrong = True
+    if reader.wrong or type_ in (TRUE, FALSE):
+        return
+    if type_ == BYTE:
+        _byte(reader)
+    elif type_ in (I16, I32, I64):
+        _varint(reader)
+    elif type_ == DOUBLE:
+        _advance(reader, 8)
+    elif type_ == BINARY:
+        _advance(reader, <int64_t>_varint(reader))
+    elif type_ == LIST or type_ == SET:
+        inner = _byte(reader)
+        many = inner >> 4
+        if many == 15:
+            many = <int64_t>_varint(reader)
+        inner = inner & 15
+        while many > 0 and not reader.wrong:
+            _skip(reader, BYTE if inner in (TRUE, FALSE) else inner, depth + 1)
+            many -= 1
+    elif type_ == STRUCT:
+        while True:
+            inner = _next_field(reader, &id_)
+            if inner == STOP or reader.wrong:
+                return
+            _skip(reader, inner, depth + 1)
+    else:  # a map, which no page header has
+        reader.wrong = True
+
+
+cdef inline int _byte(Reader* reader) noexcept nogil:
+    if reader.at >= reader.size:
+        reader.wrong = True
+        return 0
+    reader.at += 1
+    return reader.data[reader.at - 1]
+
+
+cdef inline void _advance(Reader* reader, int64_t bytes_) noexcept nogil:
+    if 0 <= bytes_ <= reader.size - reader.at:
+        reader.at += bytes_
+    else:
+        reader.wrong = True
+
+
+cdef inline uint64_t _varint(Reader* reader) noexcept nogil:
+    cdef uint64_t found = 0
+    cdef int shift = 0, one = 128
+    while one & 128 and not reader.wrong:
+        one = _byte(reader)
+        if shift > 63:
+            reader.wrong = True
+            return 0
+        found |= <uint64_t>(one & 127) << shift
+        shift += 7
+    return found
+
+
+cdef inline int64_t _integer(Reader* reader) noexcept nogil:
+    cdef uint64_t found = _varint(reader)
+    return <int64_t>(found >> 1) ^ -<int64_t>(found & 1)
