@@ -1,7 +1,7 @@
 """Parquet's hybrid of RLE runs and bit-packed groups, for the kernels of this package."""
 
 from libc.stdint cimport int32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 cdef enum:
     GROUP = 8
@@ -52,6 +52,9 @@ cdef inline void _bits(
 ) noexcept nogil:
     cdef Py_ssize_t i = 0, k, bit, at, whole = 0
     cdef uint64_t word
+    if not width:  # a dictionary of one entry
+        memset(out, 0, count * sizeof(int32_t))
+        return
     if width <= 8:
         # A group fits into one word, which is loaded once.
         while i + GROUP <= count and size - (i >> 3) * width >= 8:
@@ -61,12 +64,12 @@ cdef inline void _bits(
             i += GROUP
     bit = i * width
     if size >= 8:
-        whole = ((size - 8) * 8 + 7) // width + 1 if width else count
+        whole = ((size - 8) * 8 + 7) // width + 1
     for i in range(i, whole if whole < count else count):
         memcpy(&word, data + (bit >> 3), 8)
         out[i] = <int32_t>(word >> (bit & 7) & mask)
         bit += width
-    for i in range(bit // width if width else count, count):
+    for i in range(bit // width, count):
         at = bit >> 3
         word = 0
         memcpy(&word, data + at, 8 if size - at >= 8 else size - at)
