@@ -43,7 +43,7 @@ def tables(spark: SparkSession) -> str:
     )
     spark.sql("DELETE FROM local.joins.days WHERE name = 'day33'")
     spark.sql(f"CREATE TABLE local.joins.quarters (q INT, label STRING, ends BIGINT) USING iceberg {settings}")
-    spark.sql("INSERT INTO local.joins.quarters VALUES (1, 'first', 3100), (2, 'second', 6100), (3, 'third', 9100)")
+    spark.sql("INSERT INTO local.joins.quarters VALUES (1, 'first', 3010), (2, 'second', 6010), (3, 'third', 9100)")
     return "joins"
 
 
