@@ -47,12 +47,19 @@ def test_a_relation_has_the_size_it_is_given(spark: SparkSession, tmp_path: Path
     """Without statistics of a catalog table Spark would use the size of the file."""
     pq.write_table(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}), tmp_path / "f.parquet")
     frame = spark.read.parquet(str(tmp_path / "f.parquet"))
-    sized = with_size(frame, 36 * 2**30)
+    sized = with_size(frame, 36 * 2**30, 10**9)
     plan = optimized_plan(sized.select("a").where("a > 1"))
     assert plan is not None
     assert int(str(plan.stats().sizeInBytes())) == 16 * 2**30  # of 8 + 8 bytes a row, of 8 + 8 + 20
     assert sized.where("a > 1 AND _metadata.file_name = 'f.parquet'").count() == 2
-    assert with_size(spark.range(3), 5).count() == 3  # no relation of files
+    assert with_size(spark.range(3), 5, 3).count() == 3  # no relation of files
+    spark.conf.set("spark.sql.cbo.enabled", "true")
+    try:
+        counted = optimized_plan(with_size(frame, 36 * 2**30, 10**9).select("a"))
+        assert counted is not None
+        assert int(str(counted.stats().rowCount().get())) == 10**9
+    finally:
+        spark.conf.unset("spark.sql.cbo.enabled")
 
 
 def test_queries_that_read_the_clock_are_recognised(spark: SparkSession) -> None:

@@ -178,6 +178,7 @@ def test_snapshots_branches_and_metadata_tables(matrix: Matrix, local_catalog: S
         f"SELECT count(*) FROM {{t}}.snapshot_id_{first}",
         "SELECT snapshot_id, operation FROM {t}.snapshots s JOIN {t}.history h USING (snapshot_id)",
         "SELECT sum(record_count) FROM {t}.files WHERE content = 0",
+        f"SELECT count(*), sum(record_count) FROM {{t}}.data_files VERSION AS OF {first}",
     ):
         ours = fp.sql(query.format(t=made.identifier), spark=matrix.spark, catalog=local_catalog)
         assert _rows(ours) == _rows(matrix.spark.sql(query.format(t=made.name))), query

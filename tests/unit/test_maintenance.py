@@ -112,7 +112,7 @@ def test_each_spec_keeps_to_itself_and_deletes_are_clustered_too(catalog: SqlCat
     planned = rewrite_manifests(table, least_entries=1, dry_run=True)
     only = rewrite_manifests(table, spec_ids=[1], least_entries=1, commit=patient())
     assert [(s.spec_id, s.content) for s in planned.specs] == [(0, "data"), (1, "data"), (1, "deletes")]
-    assert {s.spec_id for s in only.specs} == {1}
+    assert only.specs == planned.specs[1:]  # the dry run reads partitions only, and reports the same
     rewrite_manifests(reloaded(table), least_entries=1, commit=patient())
     assert read_rows(table) == rows
 

@@ -146,7 +146,9 @@ def rewrite_manifests(
 
     snapshot_id = None
     if dry_run:
-        decide(SnapshotReader.of_branch(loaded, branch))
+        # Partitions alone decide how entries are clustered; their statistics would take several times the memory.
+        head = SnapshotReader.of_branch(loaded, branch)
+        planned.append((head, _chosen(head, spec_ids, least_entries, frozenset())))
     else:
         summary = {"floeplan.operation": "rewrite-manifests"}
         done = move_entries(loaded, decide, branch=branch, summary=summary, options=commit)
@@ -174,23 +176,25 @@ class _Group:
     report: SpecManifests
 
 
-def _chosen(head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: int) -> list[_Group]:
-    """The groups whose manifests get fewer, or fewer per partition."""
+def _chosen(
+    head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: int, columns: frozenset[str] = WHOLE
+) -> list[_Group]:
+    """The groups whose manifests get fewer, or fewer per partition; ``columns`` are read of their entries."""
     chosen = []
     for content in (DATA, DELETES):
         of_content = head.manifest_rows(content)
         specs = set(head.manifests.spec_id[of_content].tolist())
         for spec_id in sorted(specs if spec_ids is None else specs & set(spec_ids)):
             rows = of_content[head.manifests.spec_id[of_content] == spec_id]
-            group = _group(head, rows, least_entries)
+            group = _group(head, rows, least_entries, columns)
             before = group.report.overlap_before, group.report.manifests_before
             if (group.report.overlap_after, group.report.manifests_after) < before:
                 chosen.append(group)
     return chosen
 
 
-def _group(head: SnapshotReader, rows: Ints, least_entries: int) -> _Group:
-    entries = head.entries(rows, EntryColumns(WHOLE))
+def _group(head: SnapshotReader, rows: Ints, least_entries: int, columns: frozenset[str]) -> _Group:
+    entries = head.entries(rows, EntryColumns(columns))
     each = max(1, int(head.manifests.length[rows].sum()) // max(1, len(entries)))
     target = MergeOptions.of(head.metadata.properties).target_bytes
     most = max(1, min(MOST_MANIFESTS, -(-len(entries) // least_entries)))

@@ -37,7 +37,7 @@ from floeplan.predicate.compile import CompileResult, PredicateSource, compile_p
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.stats import TriState
 from floeplan.scan.metadata_columns import FILTERED, compile_where, select_columns
-from floeplan.scan.model import PlannedFiles, PlanWarning, RowGroups, ScanOptions
+from floeplan.scan.model import PlannedFiles, PlanWarning, ReportStore, RowGroups, ScanOptions
 from floeplan.scan.planned_scan import PassSummary, PlannedScan, Totals, summarise
 from floeplan.scan.projection import PartitionNames
 from floeplan.scan.report import default_store, scan_report
@@ -293,16 +293,7 @@ class _Planner:
         summary = summarise(totals, files, elapsed)
         passes, warnings = tuple(self.passes), tuple(self.warnings)
         plan = ScanPlan(self.target, self.compiled, self.schema, files, summary, totals, passes, warnings)
-        report = self.options.report
-        store = (default_store() if report else None) if isinstance(report, bool) else report
-        try:
-            if store is not None:
-                store.append(scan_report(plan))
-        except Exception as error:  # a warning only, because the scan itself is unaffected
-            message = f"the scan report was not stored: {error}"
-            warning = PlanWarning("report-not-stored", message, {"error": str(error)})
-            return replace(plan, warnings=(*plan.warnings, warning))
-        return plan
+        return report_scan(plan, self.options.report)
 
     def _pass_manifests(self) -> Mask:
         clock = time.perf_counter()
@@ -383,6 +374,19 @@ class _Planner:
         keep[[row for row, groups in opened.items() if not groups.kept]] = False
         position = np.cumsum(keep) - 1
         return kept.narrowed(keep), {int(position[row]): groups for row, groups in opened.items() if groups.kept}
+
+
+def report_scan(plan: ScanPlan, report: bool | ReportStore = True) -> ScanPlan:
+    """Append the scan report of a plan: to the default store, to this one, or not at all."""
+    store = (default_store() if report else None) if isinstance(report, bool) else report
+    try:
+        if store is not None:
+            store.append(scan_report(plan))
+    except Exception as error:  # a warning only, because the scan itself is unaffected
+        message = f"the scan report was not stored: {error}"
+        warning = PlanWarning("report-not-stored", message, {"error": str(error)})
+        return replace(plan, warnings=(*plan.warnings, warning))
+    return plan
 
 
 def _milliseconds_since(clock: float) -> float:

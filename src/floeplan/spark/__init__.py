@@ -12,6 +12,7 @@ Modules in reading order:
 - ``types``: Iceberg types and predicates in Spark's terms; store assignment.
 - ``read``: tables as DataFrames, in a sub-package.
 - ``pushdown``: the predicates and columns that a query needs of each table, from Spark's optimizer.
+- ``join_keys``: the joins of a query by which a table can be pruned.
 - ``write``: DataFrames as data files, in the tasks that compute them.
 - ``distribution``: rows over tasks (``write.distribution-mode``), with Iceberg's bucket hash in Spark SQL.
 - ``exchange``: Python tasks that move Arrow tables through a shuffle.

@@ -4,7 +4,8 @@
   views, functions and cached tables that the query uses; ``cloneSession`` keeps them but is not public.
 - ``collect_if_small`` collects DataFrames that are certain to be small, since a Spark job with Python tasks costs more.
   It needs the optimizer's size estimate (``optimized_plan``), which PySpark only prints (``explain(mode="cost")``).
-- ``with_size`` gives Spark the size of the rows it reads, by which it chooses joins; there is no public way to do so.
+- ``with_size`` gives Spark the size and number of the rows it reads, by which it chooses and (with
+  ``spark.sql.cbo.enabled``) orders joins; there is no public way to do so.
 - ``pushdown`` reads the filters and columns of each table from the optimized plan, unless the query ``reads_clock``.
 
 A DataFrame is small if Spark's own estimate is small and its query consists of operators whose output is never larger
@@ -99,18 +100,21 @@ def optimized_plan(frame: DataFrame) -> JavaObject | None:
     return None if query is None else query.queryExecution().optimizedPlan()
 
 
-def with_size(frame: DataFrame, size: int) -> DataFrame:
-    """A DataFrame that only reads files, for which Spark estimates this size in bytes; unchanged where that fails.
+def with_size(frame: DataFrame, size: int, rows: int) -> DataFrame:
+    """A DataFrame that only reads files, for which Spark estimates this size in bytes and number of rows; unchanged
+    where that fails.
 
-    Spark takes the size of files for that of their rows, unless the relation has statistics of a catalog table.
+    Spark takes the size of files for that of their rows, unless the relation has statistics of a catalog table. It uses
+    the number of rows, instead of the size, if the session enables ``spark.sql.cbo.enabled``.
     """
     session: Any = frame.sparkSession
     try:
         jvm, relation = session._jvm, frame._jdf.queryExecution().analyzed()
         tables = _sized_tables(jvm, session._sc._gateway)
-        table = jvm.scala.Some(tables.of(size))
+        table = jvm.scala.Some(tables.of(size, rows))
         sized = relation.copy(relation.relation(), relation.output(), table, relation.isStreaming(), relation.stream())
-        if int(str(sized.stats().sizeInBytes())) != size:
+        found = sized.stats()
+        if found.rowCount().isEmpty() and int(str(found.sizeInBytes())) != size:
             return frame
         return type(frame)(tables.dataset.ofRows(session._jsparkSession, sized), session)
     except Exception:  # py4j raises many classes; the size is an estimate
@@ -118,7 +122,7 @@ def with_size(frame: DataFrame, size: int) -> DataFrame:
 
 
 class _SizedTables:
-    """Makes ``CatalogTable`` objects that only have a size.
+    """Makes ``CatalogTable`` objects that only have a size and a number of rows.
 
     What they share is made once: a call of the JVM costs 0.3 ms, and a class takes one for each part of its name.
     """
@@ -136,25 +140,31 @@ class _SizedTables:
             _scala_object(catalog, "CatalogStorageFormat").empty(),
             jvm.org.apache.spark.sql.types.StructType(),  # estimates take the columns of the relation
         )
-        self._table, self._some, self._list = catalog.CatalogTable, jvm.scala.Some, jvm.java.util.Collections
-        self._statistics = self._statistics_of_a_size(jvm, gateway)
+        self._table, self._some, self._arguments = catalog.CatalogTable, jvm.scala.Some, jvm.java.util.ArrayList
+        self._statistics = self._statistics_of_numbers(jvm, gateway)
         self.dataset = jvm.org.apache.spark.sql.classic.Dataset
 
-    def of(self, size: int) -> JavaObject:
-        statistics = self._statistics.invokeWithArguments(self._list.singletonList(size))
+    def of(self, size: int, rows: int) -> JavaObject:
+        arguments = self._arguments()
+        arguments.add(size)
+        arguments.add(rows)
+        statistics = self._statistics.invokeWithArguments(arguments)
         others = [*self._others]
         others[8] = self._some(statistics)  # its parameter ``stats``
         return self._table(*self._first, *others)
 
     @staticmethod
-    def _statistics_of_a_size(jvm: JavaObject, gateway: JavaObject) -> JavaObject:
-        """A method handle that makes ``CatalogStatistics`` of a size.
+    def _statistics_of_numbers(jvm: JavaObject, gateway: JavaObject) -> JavaObject:
+        """A method handle that makes ``CatalogStatistics`` of a size and a number of rows.
 
-        py4j turns Scala's big integers into Python's, so the JVM has to make the argument.
+        py4j turns Scala's big integers into Python's, so the JVM has to make the arguments.
         """
-        big, option, map_ = (
-            _java_class(jvm, name) for name in ("scala.math.BigInt", "scala.Option", "scala.collection.immutable.Map")
-        )
+        big, option, some, map_, object_ = (
+            _java_class(jvm, name)
+            for name in (
+                "scala.math.BigInt", "scala.Option", "scala.Some", "scala.collection.immutable.Map", "java.lang.Object"
+            )
+        )  # fmt: skip
 
         def method_type(returned: JavaObject, *taken: JavaObject) -> JavaObject:
             listed = jvm.java.util.ArrayList()
@@ -162,18 +172,16 @@ class _SizedTables:
                 listed.add(one)
             return jvm.java.lang.invoke.MethodType.methodType(returned, listed)
 
-        handles = jvm.java.lang.invoke.MethodHandles
+        handles, nothing = jvm.java.lang.invoke.MethodHandles, jvm.java.lang.Void.TYPE
         lookup, statistics = handles.publicLookup(), "org.apache.spark.sql.catalyst.catalog.CatalogStatistics"
-        constructor = lookup.findConstructor(
-            _java_class(jvm, statistics), method_type(jvm.java.lang.Void.TYPE, big, option, map_)
-        )
-        filters = gateway.new_array(jvm.java.lang.invoke.MethodHandle, 1)
-        filters[0] = lookup.findStatic(big, "apply", method_type(big, jvm.java.lang.Long.TYPE))
-        rest = gateway.new_array(jvm.java.lang.Object, 2)
-        rest[0] = _scala_object(jvm.scala, "None")
-        rest[1] = _scala_object(jvm.scala.collection.immutable, "Map").empty()
-        sized = handles.filterArguments(constructor, 0, filters)
-        return handles.insertArguments(sized, 1, rest)
+        constructor = lookup.findConstructor(_java_class(jvm, statistics), method_type(nothing, big, option, map_))
+        number = lookup.findStatic(big, "apply", method_type(big, jvm.java.lang.Long.TYPE))
+        known = lookup.findConstructor(some, method_type(nothing, object_)).asType(method_type(option, big))
+        filters = gateway.new_array(jvm.java.lang.invoke.MethodHandle, 2)
+        filters[0], filters[1] = number, handles.filterReturnValue(number, known)
+        rest = gateway.new_array(jvm.java.lang.Object, 1)
+        rest[0] = _scala_object(jvm.scala.collection.immutable, "Map").empty()
+        return handles.insertArguments(handles.filterArguments(constructor, 0, filters), 2, rest)
 
 
 @lru_cache(maxsize=1)

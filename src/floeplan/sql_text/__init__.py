@@ -21,6 +21,7 @@ Modules in reading order:
 - ``call``: CALL, the procedures of Iceberg; ``create``: CREATE TABLE, CREATE NAMESPACE and ``create_table``.
 - ``relations``: tables of the catalog in queries, their snapshots and metadata tables.
 - ``attach``: ``fp.attach``, the tables of a namespace as views of a session.
+- ``join_pruning``: plans the tables of a query, large ones by the join keys of small ones too.
 - ``queries``: plans the tables of a query with its own predicates and columns, and lets Spark run it.
 - ``run``: runs a statement; ``sql`` is the public function.
 

@@ -34,10 +34,11 @@ from sqlglot import TokenType
 from floeplan.errors import BadInputError, FloeplanError
 from floeplan.scan.metadata_columns import METADATA_IDS, metadata_fields
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import ScanPlan, plan_scan
+from floeplan.scan.plan import ScanPlan, plan_scan, report_scan
 from floeplan.snapshot.reader import ScanTarget
 from floeplan.spark.session import spark_errors_translated
 from floeplan.sql_text.attach import attached_tables, refresh_views
+from floeplan.sql_text.join_pruning import can_prune, plan_by_keys
 from floeplan.sql_text.relations import Relation, TableReference, as_of, find_relation, table_references
 from floeplan.sql_text.tokens import Cursor, is_name, is_word, name_chain, quoted
 from floeplan.tasks.shipping import is_connect
@@ -45,6 +46,7 @@ from floeplan.tasks.shipping import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from floeplan.predicate.ir import IrExpr
     from floeplan.spark.pushdown import Pushed
 
 _QUERY_WORDS = ("SELECT", "FROM", "VALUES", "TABLE", "WITH")
@@ -140,22 +142,21 @@ class PlannedQuery:
     @staticmethod
     def of(spark: SparkSession, text: str, catalog: str | Catalog | None) -> PlannedQuery:
         """Resolve and plan the tables of a query."""
-        from floeplan.spark.pushdown import Pushed
-
         found = list(find_relations(spark, text, catalog))
         template = query_template(text, [reference for reference, _ in found])
         targets = [None if relation.metadata else relation.target() for _, relation in found]
         schemas = [None if target is None else target.schema for target in targets]
         # Spark Connect offers no optimized plan; what the text names decides there.
-        pushed = None if is_connect(spark) else _pushed_down(spark, template, found, schemas)
-        if pushed is None:
+        over = None if is_connect(spark) else _over_placeholders(spark, template, found, schemas)
+        if over is None:
             schemas = _with_metadata_columns(text, targets)
             # What Spark still cannot analyse is raised again, and reported, when the query itself is analysed.
-            pushed = _pushed_down(spark, template, found, schemas) or [Pushed() for _ in schemas]
-        tables = []
-        for (reference, relation), schema, needed in zip(found, schemas, pushed, strict=True):
-            plan = None if schema is None else _plan(spark, relation, schema, needed)
-            tables.append(PlannedTable(reference, relation, plan, schema))
+            over = _over_placeholders(spark, template, found, schemas)
+        plans = _plan_all(spark, [relation for _, relation in found], schemas, over)
+        tables = (
+            PlannedTable(reference, relation, plan, schema)
+            for (reference, relation), plan, schema in zip(found, plans, schemas, strict=True)
+        )
         return PlannedQuery(spark, template, tuple(tables))
 
     @cached_property
@@ -253,26 +254,50 @@ def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _pushed_down(
+def _over_placeholders(
     spark: SparkSession,
     template: str,
     found: Sequence[tuple[TableReference, Relation]],
     schemas: Sequence[Schema | None],
-) -> list[Pushed] | None:
-    """What the query needs of each table, everything with Spark Connect; ``None`` if Spark cannot analyse the query."""
-    from floeplan.spark.pushdown import Pushed, placeholder, pushed_down
+) -> DataFrame | None:
+    """The query over placeholders; ``None`` with Spark Connect, and if Spark cannot analyse the query."""
+    from floeplan.spark.pushdown import placeholder
 
     if is_connect(spark) or not any(schemas):
-        return [Pushed() for _ in schemas]
+        return None
     frames: dict[str, Any] = {
         _name(at): _metadata_frame(spark, found[at][1]) if schema is None else placeholder(spark, at, schema)
         for at, schema in enumerate(schemas)
     }
     try:
         with spark_errors_translated():
-            return pushed_down(spark.sql(template, **frames), schemas)
+            return spark.sql(template, **frames)
     except FloeplanError:
         return None
+
+
+def _plan_all(
+    spark: SparkSession, relations: Sequence[Relation], schemas: Sequence[Schema | None], over: DataFrame | None
+) -> list[ScanPlan | None]:
+    """Plan each table with what the query needs of it, by join keys too; ``over`` is the query over placeholders."""
+    from floeplan.spark.pushdown import Pushed, pushed_down
+
+    pushed = [Pushed() for _ in schemas] if over is None else pushed_down(over, schemas)
+
+    def plan(at: int, needed: Pushed) -> ScanPlan:
+        schema = schemas[at]
+        assert schema is not None
+        return _plan(spark, relations[at], schema, needed)
+
+    plans = [None if schema is None else plan(at, pushed[at]) for at, schema in enumerate(schemas)]
+    if over is not None and can_prune(plans):
+        from floeplan.spark.join_keys import join_keys
+
+        def replan(at: int, predicate: IrExpr, columns: tuple[str, ...] | None) -> ScanPlan:
+            return plan(at, Pushed(predicate, columns or pushed[at].columns))
+
+        plans = plan_by_keys(plans, schemas, join_keys(over), replan)
+    return [None if plan is None else report_scan(plan) for plan in plans]
 
 
 def _with_metadata_columns(text: str, targets: Sequence[ScanTarget | None]) -> list[Schema | None]:
@@ -308,6 +333,7 @@ def _with_metadata_columns(text: str, targets: Sequence[ScanTarget | None]) -> l
 
 
 def _plan(spark: SparkSession, relation: Relation, schema: Schema, needed: Pushed) -> ScanPlan:
+    """Plan a table without a scan report: a plan may be replaced by one with join keys."""
     from floeplan.spark.planning import SparkPlanning
 
     names = needed.columns
@@ -324,7 +350,7 @@ def _plan(spark: SparkSession, relation: Relation, schema: Schema, needed: Pushe
         snapshot_id=relation.snapshot_id,
         ref=relation.ref,
         timestamp_ms=relation.timestamp_ms,
-        options=ScanOptions(footers=False, planning=SparkPlanning(spark)),
+        options=ScanOptions(footers=False, report=False, planning=SparkPlanning(spark)),
     )
 
 
@@ -367,7 +393,8 @@ def relation_frame(spark: SparkSession, relation: Relation) -> DataFrame:
     from floeplan.spark.pushdown import Pushed
     from floeplan.spark.read.reader import read_plan_of
 
-    return read_plan_of(spark, _plan(spark, relation, relation.target().schema, Pushed())).dataframe()
+    plan = report_scan(_plan(spark, relation, relation.target().schema, Pushed()))
+    return read_plan_of(spark, plan).dataframe()
 
 
 def read_table(spark: SparkSession, table: Table, ref: str | None) -> DataFrame:

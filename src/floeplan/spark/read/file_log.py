@@ -80,12 +80,12 @@ def read_logged(
     tags: Ints,
     *,
     may_miss: bool = False,
-    size: int | None = None,
+    size: tuple[int, int] | None = None,
 ) -> DataFrame:
     """The rows of Parquet files in the columns of a schema with field ids; ``TAG`` is the tag of a row's file.
 
     A file that does not exist is an error; with ``may_miss`` it has no rows. ``size`` is the estimated size of the rows
-    in bytes; Spark assumes that of the files otherwise.
+    in bytes, and their number; Spark assumes the size of the files otherwise.
     """
     lines, columns = _lines(paths, sizes, tags), schema.json()
     # The folder of a log is named by the hash of its lines, so that a log is written only once.
@@ -110,11 +110,11 @@ class _CachedFrame:
 
 @cached(LRUCache(CACHE_BYTES, attrgetter("nbytes")), key=lambda *named: named[:-1], lock=Lock())
 def cached_frame(
-    spark: SparkSession, schema: str, may_miss: bool, folder: Path, size: int | None, nbytes: int
+    spark: SparkSession, schema: str, may_miss: bool, folder: Path, size: tuple[int, int] | None, nbytes: int
 ) -> _CachedFrame:
     """The rows of a log, from the session's cache or loaded now; loading does not block other threads."""
     frame = _reader(spark, schema, may_miss).load(folder.as_uri())
-    return _CachedFrame(frame if size is None else with_size(frame, size), nbytes)
+    return _CachedFrame(frame if size is None else with_size(frame, *size), nbytes)
 
 
 def can_read_logs(spark: SparkSession) -> bool:

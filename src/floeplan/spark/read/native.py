@@ -241,8 +241,8 @@ class NativeReading:
         size = self._estimated_size(branch, schema, entries.record_count)
         return read_logged(self.spark, schema, entries.path, sizes, tags, size=size)
 
-    def _estimated_size(self, branch: Branch, schema: StructType, records: Ints) -> int | None:
-        """The size of a branch for which Spark estimates what Iceberg does: its records, of values of default sizes.
+    def _estimated_size(self, branch: Branch, schema: StructType, records: Ints) -> tuple[int, int] | None:
+        """The size for which Spark estimates what Iceberg does (records of values of default sizes), and the records.
 
         Spark scales the size of a relation by the widths of the selected columns and of all columns that it reads, the
         row index and ``_metadata`` included. Never below the stored size of the columns, for long strings.
@@ -254,7 +254,7 @@ class NativeReading:
         rows = int(records.sum())
         size = rows * selected * (_ROW_BYTES + read) // (_ROW_BYTES + selected)
         stored = self.plan.summary.bytes_kept * rows // max(1, int(self.plan.files.entries.record_count.sum()))
-        return max(size, stored)
+        return max(size, stored), rows
 
     @cached_property
     def _row_index(self) -> str:
