@@ -4,9 +4,8 @@ Rule: a decoder gets row groups, leaf columns and the rows to keep, and evaluate
 and casts are Iceberg's and Spark's, and no decoder has the same semantics for NaN, -0.0, decimals or time zones.
 
 There are two decoders. ``flat_columns`` has the one for numbers, decimals and text in flat columns, which decompresses
-pages to where their values belong and leaves out rows that are not kept. pyarrow decodes everything else. For the
-``local`` benchmark, pyarrow takes a third more CPU for all columns, and Polars' reader, with its text converted to
-Arrow's, a quarter more; 1.2 to 1.4 of pyarrow's for single columns of numbers or long text.
+pages to where their values belong and leaves out rows that are not kept. pyarrow decodes everything else. The suite
+``local`` measures pyarrow's and Polars' decoders beside it, and decompression alone, which is most of the time.
 
 From an object store the columns are fetched in one round trip. The footer is not read again.
 
