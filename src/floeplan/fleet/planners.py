@@ -49,9 +49,11 @@ from floeplan.maintenance.orphans import remove_orphans
 from floeplan.maintenance.rewrite_manifests import RewriteManifestsResult, rewrite_manifests
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
+from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.execute import run_rewrite
+from floeplan.rewrite.plan.candidates import specs_by_time
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
@@ -202,9 +204,10 @@ def _held_back(context: Context) -> int:
     """The files that a compaction would rewrite if their partitions were complete."""
     options = replace(compact_options(context), max_files_to_rewrite=None)
     since_ms = (context.now_s - options.min_partition_age_seconds) * 1000
-    # Planning again is worth it only for tables that were written recently.
-    recent = any(snapshot.timestamp_ms > since_ms for snapshot in context.table.metadata.snapshots)
-    if not context.settings.compact or not recent:
+    # Planning again is worth it only for tables that have partitions by time and were written recently.
+    metadata = context.table.metadata
+    recent = any(snapshot.timestamp_ms > since_ms for snapshot in metadata.snapshots)
+    if not (context.settings.compact and recent and specs_by_time(metadata, UnionPartitionType.of_table(metadata))):
         return 0
     now, later = (
         sum(len(group.rows) for group in RewriteDataFilesPlanner(context.table, one, cache=False).plan().groups)

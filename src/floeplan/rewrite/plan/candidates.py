@@ -225,12 +225,16 @@ def still_written(entries: EntriesTable, metadata: TableMetadata, union: UnionPa
         for snapshot in metadata.snapshots
         if snapshot.timestamp_ms > since_ms and (snapshot.summary is None or snapshot.summary.operation != _REPLACE)
     ]
-    by_time = [spec_id for spec_id in metadata.specs() if any(map(_is_time, union.spec(spec_id).fields))]
-    new = np.isin(entries.ints("snapshot_id"), recent) & np.isin(entries.spec_id, by_time)
+    new = np.isin(entries.ints("snapshot_id"), recent) & np.isin(entries.spec_id, specs_by_time(metadata, union))
     if not new.any():
         return new
     codes = partition_codes(union, entries.spec_id, entries.partition_columns())
     return np.isin(codes, np.unique(codes[new]))
+
+
+def specs_by_time(metadata: TableMetadata, union: UnionPartitionType) -> list[int]:
+    """The specs that have a partition field by time."""
+    return [spec_id for spec_id in metadata.specs() if any(map(_is_time, union.spec(spec_id).fields))]
 
 
 def _is_time(field: BoundField) -> bool:
