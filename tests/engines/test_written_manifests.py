@@ -259,7 +259,7 @@ def held(plan: ScanPlan) -> dict[str, Any]:
     return {
         file.path: (
             file.spec_id,
-            file.partition,
+            repr(file.partition),
             file.tri_state,
             sorted((d.path, d.record_count) for d in file.deletes),
         )
