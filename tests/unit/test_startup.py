@@ -134,16 +134,6 @@ def test_a_first_read_imports_what_reading_takes(imported: Any, table: Table) ->
     assert imported(code)[0] - {"pandas"} == PLANNING | {"pyarrow.compute"}
 
 
-@pytest.mark.parametrize(("named", "used"), [("", "system"), ("mimalloc", "mimalloc")])
-def test_a_first_read_clears_no_huge_pages(imported: Any, table: Table, named: str, used: str) -> None:
-    """Unless the environment names Arrow's memory pool."""
-    code = (
-        f"import floeplan as fp; fp.plan_scan({table.metadata_location!r}).to_arrow()\n"
-        f"import pyarrow as pa; assert pa.default_memory_pool().backend_name == {used!r}"
-    )
-    imported(code, **({"ARROW_DEFAULT_MEMORY_POOL": named} if named else {}))
-
-
 @pytest.mark.parametrize("enabled", [True, False])
 def test_imports_are_not_searched_for_garbage(imported: Any, enabled: bool) -> None:
     """And the garbage collector is afterwards as it was before."""

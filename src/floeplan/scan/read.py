@@ -68,7 +68,6 @@ def one_table(found: Iterator[pa.Table], schema: Schema) -> pa.Table:
 
 def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
     """Read a plan file by file, in order, with a few files prefetched."""
-    _use_small_pages()
     reader, threads = PlanReader.of(plan, schema), read_threads(plan)
     if len(plan.files) == 1:  # without waiting for a thread
         yield reader.read(plan.files[0])
@@ -252,16 +251,6 @@ class PlanReader:
             return without_columns(rows.num_rows)
         projected, schema = rows.select([field.name for field in self._schema.fields]), arrow_schema(self._schema)
         return projected if projected.schema.equals(schema) else projected.cast(schema)
-
-
-def _use_small_pages() -> None:
-    """Take Arrow's memory from the system's allocator instead of mimalloc, unless the environment names a pool.
-
-    mimalloc requests huge pages. Rows of a whole plan fill new memory, and the kernel takes 3 to 5 times as long to
-    clear huge pages as small ones: 1.7 to 2.5 s instead of 0.5 s of system time for 782 MB. A stream reuses memory.
-    """
-    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ and pa.default_memory_pool().backend_name == "mimalloc":
-        pa.set_memory_pool(pa.system_memory_pool())
 
 
 def _kept(rows: pa.Table, kept: Mask) -> pa.Table:
