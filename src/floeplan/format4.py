@@ -51,6 +51,11 @@ PATH_PROPERTIES = (
 """Table properties that direct new files to other locations."""
 
 
+def manifest_suffix(version: int) -> str:
+    """How the name of a manifest ends; Iceberg Java tells the file format by it."""
+    return "parquet" if version >= FORMAT else "avro"
+
+
 def is_relative(path: str) -> bool:
     """Whether a path in metadata of format 4 is relative to the table location: it has no URI scheme."""
     return _SCHEME.match(path) is None

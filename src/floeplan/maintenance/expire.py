@@ -49,7 +49,7 @@ from floeplan.snapshot.reader import read_manifest_lists
 from floeplan.text import counted, parse_count
 from floeplan.times import limit_ms
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
-from floeplan.transaction.refs import table_and_ref
+from floeplan.transaction.commit import table_and_ref
 
 
 @dataclass(frozen=True, slots=True, repr=False)

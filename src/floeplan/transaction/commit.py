@@ -24,11 +24,14 @@ from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
     TableUpdate,
     ValidatableTableRequirement,
     update_table_metadata,
@@ -49,7 +52,6 @@ from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Up
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange, check_compatible
 from floeplan.transaction.manifests import ManifestWritten
 from floeplan.transaction.producer import ProducedSnapshot, SnapshotProducer
-from floeplan.transaction.refs import moved_branch, set_ref_update, table_and_ref
 from floeplan.transaction.validation import MAX_NAMED_FILES, ValidationContext, committed_entries, validate
 
 _PATHS = EntryColumns(frozenset({"snapshot_id"}), partition=False)
@@ -252,3 +254,24 @@ def _unreferenced_files(update: _SnapshotUpdate, table: Table) -> set[str]:
     for content in (DATA, DELETES):
         paths -= set(committed_entries(newer, content, metadata, _PATHS, table.io).entries.path.to_pylist())
     return paths
+
+
+def table_and_ref(
+    metadata: TableMetadata, name: str, snapshot_id: int | None
+) -> tuple[AssertTableUUID, AssertRefSnapshotId]:
+    """Require that the table is the same and the ref unchanged; ``None`` means that the ref does not exist."""
+    is_at = AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": snapshot_id})
+    return AssertTableUUID(uuid=metadata.table_uuid), is_at
+
+
+def set_ref_update(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
+    """The update that creates or replaces a ref."""
+    return SetSnapshotRefUpdate.model_validate({"ref-name": name, **ref.model_dump(by_alias=True)})
+
+
+def moved_branch(metadata: TableMetadata, branch: str, snapshot_id: int) -> SnapshotRef:
+    """A branch moved to a snapshot, keeping its retention."""
+    ref = metadata.refs.get(branch)
+    if ref is None:
+        return SnapshotRef.model_validate({"snapshot-id": snapshot_id, "type": SnapshotRefType.BRANCH})
+    return ref.model_copy(update={"snapshot_id": snapshot_id})

@@ -28,12 +28,11 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import PrimitiveType
 
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnknownSpecError
-from floeplan.format4 import location_properties
+from floeplan.format4 import location_properties, manifest_suffix
 from floeplan.metadata.files import MAX_WORKERS, local_path
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, Status, carried_over, concat_entries
 from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
 from floeplan.metadata.manifests.reader import read_entries
-from floeplan.metadata.manifests.schemas import manifest_suffix
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.transforms import can_apply
 from floeplan.partition.union import UnionPartitionType

@@ -17,11 +17,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import ancestors_of
-from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from floeplan.errors import BadInputError, UnknownSnapshotError
 from floeplan.snapshot.reader import branch_head
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
+from floeplan.transaction.commit import moved_branch, set_ref_update, table_and_ref
 
 _Decide: TypeAlias = Callable[[TableMetadata], SnapshotRef | None]
 
@@ -36,27 +37,6 @@ class Retention:
     max_ref_age_ms: int | None = None
     max_snapshot_age_ms: int | None = None
     min_snapshots_to_keep: int | None = None
-
-
-def table_and_ref(
-    metadata: TableMetadata, name: str, snapshot_id: int | None
-) -> tuple[AssertTableUUID, AssertRefSnapshotId]:
-    """Require that the table is the same and the ref unchanged; ``None`` means that the ref does not exist."""
-    is_at = AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": snapshot_id})
-    return AssertTableUUID(uuid=metadata.table_uuid), is_at
-
-
-def set_ref_update(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
-    """The update that creates or replaces a ref."""
-    return SetSnapshotRefUpdate.model_validate({"ref-name": name, **ref.model_dump(by_alias=True)})
-
-
-def moved_branch(metadata: TableMetadata, branch: str, snapshot_id: int) -> SnapshotRef:
-    """A branch moved to a snapshot, keeping its retention."""
-    ref = metadata.refs.get(branch)
-    if ref is None:
-        return SnapshotRef.model_validate({"snapshot-id": snapshot_id, "type": SnapshotRefType.BRANCH})
-    return ref.model_copy(update={"snapshot_id": snapshot_id})
 
 
 def create_branch(

@@ -17,10 +17,10 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 from pyroaring import BitMap64
 
+from floeplan.format4 import manifest_suffix
 from floeplan.metadata.manifests.entries import ENTRY_TYPES, STAT_MAPS, Content, EntriesTable, new_entries
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manifest_list
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable, concat_manifest_lists
-from floeplan.metadata.manifests.schemas import manifest_suffix
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType

@@ -19,11 +19,9 @@ from pyiceberg.types import IntegerType, ListType, LongType, NestedField, String
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from floeplan.errors import UnsupportedError
+from floeplan.format4 import FORMAT
 
 FORMAT_VERSIONS = (1, 2, 3, 4)
-PARQUET_FORMAT = 4
-"""The first format whose manifests are Parquet files."""
-
 _LATEST_FIELDS = 3
 """The latest format that added fields."""
 
@@ -50,7 +48,7 @@ def entry_layout(version: int, partition: StructType) -> Layout:
     _check(version)
     data_file = {field.field_id: field for field in DATA_FILE_TYPE[min(version, _LATEST_FIELDS)].fields}
     data_file[102] = NestedField(102, "partition", partition, required=True)
-    if version >= PARQUET_FORMAT:
+    if version >= FORMAT:
         # Parquet has neither columns of unknown type nor empty groups; Iceberg Java leaves both out.
         known = [field for field in partition.fields if not isinstance(field.field_type, UnknownType)]
         data_file[102] = NestedField(102, "partition", StructType(*known), required=True)
@@ -82,11 +80,6 @@ def list_layout(version: int) -> Layout:
         # Java has the partition summaries before the row counts, PyIceberg after them.
         fields |= {field_id: fields.pop(field_id) for field_id in (507, 512, 513, 514, 519)}
     return Layout.of(fields.values(), "manifest_file")
-
-
-def manifest_suffix(version: int) -> str:
-    """How the name of a manifest ends; Iceberg Java tells the file format by it."""
-    return "parquet" if version >= PARQUET_FORMAT else "avro"
 
 
 def _check(version: int) -> None:

@@ -35,7 +35,7 @@ from floeplan.metadata.files import write_file
 from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, Status, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN, ManifestListTable, Summaries
 from floeplan.metadata.manifests.parquet_writer import parquet_file
-from floeplan.metadata.manifests.schemas import PARQUET_FORMAT, entry_layout
+from floeplan.metadata.manifests.schemas import entry_layout
 from floeplan.metadata.manifests.values import fixed_width, lengths, list_array, number_array, to_logical
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
@@ -101,7 +101,7 @@ def write_manifest(
     }
     if format_version > 1:
         header["content"] = "data" if content == DATA else "deletes"
-    if format_version >= PARQUET_FORMAT:
+    if format_version >= FORMAT:
         columns = _columns(entries, fields, types, snapshot_id, to_logical)
         data = parquet_file(layout.schema, columns, dict(renamed), len(entries), header)
     else:

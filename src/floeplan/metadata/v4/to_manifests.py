@@ -29,11 +29,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.errors import BadInputError
+from floeplan.format4 import FORMAT, manifest_suffix
 from floeplan.metadata.files import local_path
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, Status, with_status
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manifest_list
 from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
-from floeplan.metadata.manifests.schemas import PARQUET_FORMAT, manifest_suffix
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.metadata.v4 import fields as ids
 from floeplan.metadata.v4.manifest_file import ManifestFile
@@ -99,7 +99,7 @@ def write_manifests(
     tree.check(metadata, snapshot.snapshot_id)
     path = local_path(folder)
     base = folder.rstrip("/") if path is None else f"file://{os.path.abspath(path)}"
-    version = min(metadata.format_version, PARQUET_FORMAT - 1 if snapshot.first_row_id is not None else 2)
+    version = min(metadata.format_version, FORMAT - 1 if snapshot.first_row_id is not None else 2)
     lost = set(_not_held(tree))
     written = write_manifests_from_tree(
         tree, metadata, base, snapshot_id=snapshot.snapshot_id, format_version=version, io=io, lost=lost
