@@ -34,7 +34,7 @@ from floeplan.parquet.pages.data_pages import (
     read_pages,
 )
 from floeplan.parquet.pages.zstd import Decompressor, NeighbourCompressor
-from floeplan.parquet.read.flat_columns import FlatColumns
+from floeplan.parquet.read.decoder import FlatColumns
 from floeplan.parquet.read.reader import read_plain_int64
 from floeplan.parquet.source import BytesSource
 from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages

@@ -12,8 +12,7 @@ Modules in reading order:
 - ``reader``: ``read`` (prune, read, filter), ``read_selected``, and ``read_row_groups`` for whole row groups.
 - ``projection``: columns by name, path or field id, as leaves; merging of nested columns from their leaves.
 - ``pages``: fetching single pages, and decoding them as in-memory Parquet files.
-- ``decoder``: decoding whole row groups: flat columns with ``flat_columns``, all others with pyarrow.
-- ``flat_columns``: numbers, decimals and text, decoded by the kernel ``parquet.pages._flat_columns``.
+- ``decoder``: decoding whole row groups: flat columns with a kernel of ``pages``, all others with pyarrow.
 
 ``scan``, ``write`` and packages above may import it; it imports ``prune``, ``footer`` and ``pages`` of
 ``parquet``, and ``predicate``.

@@ -3,11 +3,15 @@
 Rule: a decoder gets row groups, leaf columns and the rows to keep, and evaluates nothing. Predicates, deletes, defaults
 and casts are Iceberg's and Spark's, and no decoder has the same semantics for NaN, -0.0, decimals or time zones.
 
-There are two decoders. ``flat_columns`` has the one for numbers, decimals and text in flat columns, which decompresses
-pages to where their values belong and leaves out rows that are not kept. pyarrow decodes everything else. The suite
-``local`` measures pyarrow's and Polars' decoders beside it, and decompression alone, which is most of the time.
+There are two decoders. The compiled one (``pages._flat_columns``) decompresses pages to where their values belong and
+leaves out rows that are not kept. It decodes top-level columns of numbers, decimals and text without repetition, in
+pages that are stored with Zstandard or without compression, if pyarrow would return the values in the same layout.
+pyarrow decodes everything else. The suite ``local`` measures pyarrow's and Polars' decoders beside it, and
+decompression alone, which is most of the time.
 
 From an object store the columns are fetched in one round trip. The footer is not read again.
+
+Text whose pages are all encoded with a dictionary can stay so, for predicates that are evaluated on the dictionary.
 
 Fail-safe: a page that is not as expected leaves its column to pyarrow. Row groups that decode to another number of rows
 than the footer states are an error.
@@ -15,24 +19,43 @@ than the footer states are an error.
 
 from __future__ import annotations
 
+import base64
 import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
+from functools import cached_property, lru_cache, partial
 from io import RawIOBase
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floeplan.parquet.footer.footer import ParquetFooter
-from floeplan.parquet.read.flat_columns import FlatColumns, is_dictionary_text
-from floeplan.parquet.read.pages import WORTH_THREADS
+from floeplan.kernels import load_kernel
+from floeplan.parquet.footer.footer import MAX_KNOWN_SCHEMAS, ParquetFooter
+from floeplan.parquet.footer.logical_types import Kind, Physical
+from floeplan.parquet.footer.schema import FileColumns, SchemaNode
+from floeplan.parquet.pages import zstd
+from floeplan.parquet.pages.data_pages import NOT_COMPRESSED, UNSUPPORTED_PAGE, ZSTD, PageCodec, split_dictionary
+from floeplan.parquet.read.pages import WORTH_THREADS, FieldLayout, read_arrow_field
 from floeplan.parquet.source import ByteSource, LocalSource, Range, corrupt, missing_file
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Bytes, Ints, Mask, validity_bitmap
 
+INDEXED_TEXT = pa.dictionary(pa.int32(), pa.string())
+"""The type of text that stays encoded with a dictionary."""
+_ARROW_SCHEMA = b"ARROW:schema"
+_MOST_ROWS, _MOST_COMPRESSED, _SMALL = 1 << 27, 256, 1 << 20
+"""Limits on what a footer may claim before memory is allocated: rows of a row group, and by how much it is compressed
+beyond a size that does not matter."""
+_MOST_TEXT = 1 << 28
+"""Bytes of text for which room is made before it is known how many there are."""
+_SPARE = 16
+"""The kernel copies short values by this many bytes, if there are so many to read and to write."""
+_Column: TypeAlias = tuple[pa.Field, pa.ChunkedArray]
+
+_kernel = load_kernel("floeplan.parquet.pages._flat_columns")
 _thread = threading.local()
 
 
@@ -165,3 +188,199 @@ class _PrefetchedFile(RawIOBase):
     def readable(self) -> bool:
         """Always true."""
         return True
+
+
+class FlatColumns:
+    """The flat columns of some row groups, without the rows that are not kept; thread-safe."""
+
+    def __init__(
+        self,
+        source: ByteSource,
+        footer: ParquetFooter,
+        groups: Ints,
+        pieces: Mapping[Range, memoryview],
+        kept: Mask | None,
+    ) -> None:
+        self._source, self._footer, self._groups, self._pieces = source, footer, groups, pieces
+        rows = footer.row_group_rows[groups]
+        self._rows: list[int] = rows.tolist()
+        masks = [] if kept is None else np.split(kept, np.cumsum(rows)[:-1])
+        self._kept = [np.flatnonzero(mask) for mask in masks] if masks else [None] * len(groups)
+
+    def decode(self, leaf: int, *, keep_dictionaries: bool = False) -> _Column | None:
+        """One column, if it can be decoded here."""
+        footer, groups = self._footer, self._groups
+        field, kind = _layouts(footer.columns, footer.key_values.get(_ARROW_SCHEMA), footer.created_by)[leaf]
+        chunks = footer.chunks(leaf)
+        if kind is None or max(self._rows, default=0) > _MOST_ROWS:
+            return None
+        # A writer that forgot some bytes is left to pyarrow, too.
+        if not (footer.chunk_sizes(chunks) == chunks.total_compressed_size).all():
+            return None
+        if kind == _kernel.TEXT and keep_dictionaries and is_dictionary_text(footer, leaf, groups):
+            field, kind = field.with_type(INDEXED_TEXT), _kernel.INDEXES
+        arrays = []
+        try:
+            for group, rows, kept in zip(groups.tolist(), self._rows, self._kept, strict=True):
+                span = int(chunks.start[group]), int(chunks.total_compressed_size[group])
+                data = self._pieces[span] if self._pieces else self._source.read_ranges([span])[0]
+                size, codec = int(chunks.total_uncompressed_size[group]), int(chunks.codec[group])
+                if size > _MOST_COMPRESSED * len(data) + _SMALL or codec not in (NOT_COMPRESSED, ZSTD):
+                    return None
+                column = _Chunk(data, codec, footer.leaves[leaf].max_def, size, rows, kept)
+                arrays.append(column.array(field.type, kind))
+        except (*UNSUPPORTED_PAGE, IndexError):
+            return None
+        return field, pa.chunked_array(arrays, type=field.type)
+
+
+class _Chunk:
+    """One column chunk; not thread-safe."""
+
+    def __init__(self, data: memoryview, codec: int, max_def: int, size: int, rows: int, kept: Ints | None) -> None:
+        self._max_def, self._size, self._rows, self._kept = max_def, size, rows, kept
+        self._count = rows if kept is None else len(kept)
+        self._codec = PageCodec(codec)
+        dictionary, self._pages = split_dictionary(data, self._codec, size)
+        self._entries, self._dictionary = (0, _NOTHING) if dictionary is None else (dictionary.rows, dictionary.values)
+
+    def array(self, type_: pa.DataType, kind: int) -> pa.Array:
+        """The kept rows as an array."""
+        if kind == _kernel.TEXT:
+            return self._text(type_)
+        width = 4 if kind == _kernel.INDEXES else type_.bit_width // 8
+        out = pa.allocate_buffer(_kernel.HEADROOM + width * self._count)
+        if kind == _kernel.INDEXES:
+            bitmap, nulls, _ = self._decode(kind, out, self._dictionary, self._entry_ends[0])
+            found = pa.Array.from_buffers(pa.int32(), self._count, [bitmap, out.slice(_kernel.HEADROOM)], nulls)
+            return pa.DictionaryArray.from_arrays(found, self._entry_text, safe=False)
+        bitmap, nulls, _ = self._decode(kind, out, self._dictionary, _NO_ENTRIES)
+        return pa.Array.from_buffers(type_, self._count, [bitmap, out.slice(_kernel.HEADROOM)], nulls)
+
+    def _text(self, type_: pa.DataType) -> pa.Array:
+        ends, entries = self._entry_ends
+        longest = int(np.diff(ends).max(initial=0))
+        most = self._size + longest * self._count
+        if most > max(_MOST_TEXT, 2 * self._size):
+            raise ValueError("text that may be much longer than it is stored")
+        offsets = pa.allocate_buffer(_kernel.HEADROOM + 8 * (self._count + 1))
+        room = pa.allocate_buffer(most + _SPARE, resizable=True)
+        bitmap, nulls, written = self._decode(_kernel.TEXT, offsets, entries, ends, room)
+        room.resize(written, shrink_to_fit=True)
+        return pa.Array.from_buffers(type_, self._count, [bitmap, offsets.slice(_kernel.HEADROOM), room], nulls)
+
+    @cached_property
+    def _entry_ends(self) -> tuple[Ints, Bytes]:
+        """Where the entries of a dictionary of text begin and the last one ends, and their bytes."""
+        ends, text = np.zeros(self._entries + 1, dtype=np.int64), np.zeros(len(self._dictionary) + _SPARE, np.uint8)
+        _kernel.decode_text(self._dictionary, ends, text)
+        return ends, text
+
+    @property
+    def _entry_text(self) -> pa.Array:
+        ends, text = self._entry_ends
+        buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(text)]
+        return pa.Array.from_buffers(pa.string(), self._entries, buffers, 0)
+
+    def _decode(
+        self, kind: int, out: pa.Buffer, dictionary: Bytes, ends: Ints, text: pa.Buffer | None = None
+    ) -> tuple[pa.Buffer | None, int, int]:
+        """Fill the buffers; returns the validity bitmap, the number of nulls, and the bytes of text."""
+        valid = np.empty(self._count, dtype=np.bool_)
+        written, nulls = _kernel.decode_column(
+            self._pages,
+            *self._codec.address,
+            kind,
+            self._max_def,
+            self._size,
+            self._rows,
+            self._kept,
+            dictionary,
+            ends,
+            np.frombuffer(out, dtype=np.uint8),
+            _NOTHING if text is None else np.frombuffer(text, dtype=np.uint8),
+            valid.view(np.uint8),
+        )
+        bitmap, count = validity_bitmap(valid) if nulls else (None, 0)
+        return bitmap, count, written
+
+
+_NOTHING, _NO_ENTRIES = np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
+
+
+def is_dictionary_text(footer: ParquetFooter, leaf: int, groups: Ints) -> bool:
+    """Whether all pages of a top-level text column are encoded with a dictionary.
+
+    For a plain page, a reader of dictionaries would build one, which takes far longer than decoding the text.
+    """
+    column = footer.leaves[leaf]
+    is_text = column.physical is Physical.BYTE_ARRAY and column.annotation.kind is Kind.STRING
+    if not is_text or len(column.path) > 1 or column.max_rep or "." in column.path[0]:
+        return False
+    if len(footer.columns.find(column.path[0], case_sensitive=True)) > 1:
+        return False
+    chunks = footer.chunks(leaf)
+    return bool(((chunks.dictionary_pages[groups] > 0) & (chunks.other_pages[groups] == 0)).all())
+
+
+def stored_arrow_schema(footer: ParquetFooter) -> pa.Schema | None:
+    """The Arrow schema that the writer stored in the footer; it restores types that Parquet does not have."""
+    encoded = footer.key_values.get(_ARROW_SCHEMA)
+    return None if encoded is None else _stored_schema(footer.columns, encoded)
+
+
+def _stored_schema(columns: FileColumns, encoded: bytes) -> pa.Schema | None:
+    written = _decoded(encoded)
+    return written if written is not None and len(written) == len(columns.root.children) else None
+
+
+@lru_cache(MAX_KNOWN_SCHEMAS)
+def _decoded(encoded: bytes) -> pa.Schema | None:
+    with suppress(OSError, ValueError, pa.ArrowException):
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    return None
+
+
+def field_layout(columns: FileColumns, node: SchemaNode, arrow_field: pa.Field | None, created_by: str) -> FieldLayout:
+    """What pyarrow needs to know of a top-level field."""
+    leaves = tuple(columns.leaves[leaf] for leaf in node.leaf_indexes)
+    return FieldLayout(tuple(part.encoded for part in node.walk()), leaves, created_by.encode(), arrow_field)
+
+
+@lru_cache(MAX_KNOWN_SCHEMAS)
+def _layouts(columns: FileColumns, encoded: bytes | None, created_by: str) -> list[tuple[pa.Field, int | None]]:
+    """The field of each leaf as pyarrow returns it, and how the kernel decodes it, if it does.
+
+    Files of one table mostly share them.
+    """
+    found: list[tuple[pa.Field, int | None]] = [(None, None)] * len(columns.leaves)
+    written = None if encoded is None else _stored_schema(columns, encoded)
+    if _kernel is None or not zstd.available or (written is None and encoded is not None):
+        return found
+    for at, node in enumerate(columns.root.children):
+        if node.leaf is not None and not columns.leaves[node.leaf].max_rep:
+            arrow_field = None if written is None else written.field(at)
+            field = read_arrow_field(field_layout(columns, node, arrow_field, created_by))
+            found[node.leaf] = _kernel_layout(field, columns.leaves[node.leaf].physical)
+    return found
+
+
+def _kernel_layout(field: pa.Field, physical: Physical) -> tuple[pa.Field, int | None]:
+    """Only types for which pyarrow copies the stored values, or widens integers to decimals."""
+    type_ = field.type
+    if physical is Physical.BYTE_ARRAY:
+        large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(type_, type_)
+        kind = _kernel.TEXT if large in (pa.large_string(), pa.large_binary()) else None
+        return field.with_type(large), kind
+    is_decimal = isinstance(type_, pa.Decimal128Type)
+    if physical is Physical.INT32:
+        return field, _kernel.DECIMALS_4 if is_decimal else _kernel.NUMBERS_4 if type_ in _NUMBERS_4 else None
+    if physical is Physical.INT64:
+        is_number = type_ == pa.int64() or (pa.types.is_timestamp(type_) and type_.unit == "us")
+        return field, _kernel.DECIMALS_8 if is_decimal else _kernel.NUMBERS_8 if is_number else None
+    floating = {Physical.FLOAT: (pa.float32(), _kernel.NUMBERS_4), Physical.DOUBLE: (pa.float64(), _kernel.NUMBERS_8)}
+    expected, kind = floating.get(physical, (None, None))
+    return field, kind if type_ == expected else None
+
+
+_NUMBERS_4 = (pa.int32(), pa.date32())

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from floeplan.errors import UnknownColumnError
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.read.flat_columns import field_layout, stored_arrow_schema
+from floeplan.parquet.read.decoder import field_layout, stored_arrow_schema
 from floeplan.parquet.read.pages import FieldLayout, read_arrow_field
 from floeplan.vectors import Ints
 
