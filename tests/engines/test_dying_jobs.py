@@ -6,7 +6,7 @@ not reported to the driver are unknown and may stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -77,23 +77,39 @@ def assert_few_left(table: Table, before: set[str], removed: list[str]) -> None:
     assert len(left - before) <= TASKS - 1 - len(removed)
 
 
-def test_a_file_that_cannot_be_read_for_a_merge(spark: SparkSession, table: Table, removed: list[str]) -> None:
-    """A broadcast join in the tasks that read the rows."""
+@pytest.fixture
+def damaged(table: Table) -> Iterator[Path]:
+    """The file of the last task, cut; afterwards it is as before, and all rows are still the same."""
     paths = [file.path for file in fp.plan_scan(table).files]
     rows = [pq.read_table(path.removeprefix("file://")) for path in paths]
     assert [row["a"].to_pylist() for row in rows] == [[number] for number in range(TASKS)]
-    lost = Path(paths[-1].removeprefix("file://"))
-    content = lost.read_bytes()
-    lost.write_bytes(content[:-1])
+    file = Path(paths[-1].removeprefix("file://"))
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    yield file
+    file.write_bytes(content)
+    assert fp.plan_scan(table.refresh()).to_arrow().to_pylist() == pa.concat_tables(rows).to_pylist()
+
+
+def test_a_file_that_cannot_be_read_for_an_update(
+    spark: SparkSession, table: Table, removed: list[str], damaged: Path
+) -> None:
+    """Each task reads and changes a file."""
+    before = files(table)
+    with pytest.raises(FloeplanError, match=damaged.name):
+        fp.update(table, {"v": "v + 1"}, "md5(CAST(a AS STRING)) IS NOT NULL", spark=spark)
+    assert_few_left(table, before, removed)
+
+
+def test_a_file_that_cannot_be_read_for_a_merge(spark: SparkSession, table: Table, damaged: Path) -> None:
+    """The rows of all files are joined before the first one is written."""
     before = files(table)
     source = spark.range(TASKS).withColumnRenamed("id", "a").hint("broadcast")
     on = "t.a = s.a AND md5(CAST(t.a AS STRING)) = md5(CAST(s.a AS STRING))"
     merge = fp.merge(table, source, on, spark=spark).when_matched_update({"v": "t.v + 1"})
-    with pytest.raises(FloeplanError, match=lost.name):
+    with pytest.raises(FloeplanError, match=damaged.name):
         merge.execute()
-    assert_few_left(table, before, removed)
-    lost.write_bytes(content)
-    assert fp.plan_scan(table.refresh()).to_arrow().to_pylist() == pa.concat_tables(rows).to_pylist()
+    assert files(table) == before
 
 
 def test_rows_that_cannot_be_computed(spark: SparkSession, table: Table, removed: list[str]) -> None:

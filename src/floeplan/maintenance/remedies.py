@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation
 from floeplan.errors import FloeplanError
 from floeplan.maintenance.expire import snapshots_to_expire
 from floeplan.maintenance.rewrite_manifests import rewrite_manifests
+from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.move import MoveStatus, plan_move
 from floeplan.snapshot.reader import SnapshotReader
@@ -86,12 +87,13 @@ def upgrade_old_specs(head: SnapshotReader, shown: int) -> Iterator[Remedy]:
         target = head.metadata.default_spec_id
         move = plan_move(head, target)
         moved, rewritten = move.moved, ~np.isin(move.status, _STAYS)
-        spec_ids = np.unique(move.data.spec_id[moved | rewritten]).tolist()
-        refuse_live_writers(warn_of_equality_writers(head, spec_ids, target))
+        # As upgrade-spec does, for all specs with data files: also for those whose files would stay.
+        with_files = np.unique(head.manifests.spec_id[head.manifest_rows(DATA)]).tolist()
+        refuse_live_writers(warn_of_equality_writers(head, with_files, target))
     except FloeplanError:
         return
     sizes = move.data.ints("file_size_in_bytes")
-    for spec_id in spec_ids:
+    for spec_id in np.unique(move.data.spec_id[moved | rewritten]).tolist():
         of_spec = move.data.spec_id == spec_id
         by_metadata, by_rewrite = int((moved & of_spec).sum()), int((rewritten & of_spec).sum())
         parts = [f"moves {by_metadata:,} by metadata alone"] if by_metadata else []
