@@ -109,7 +109,7 @@ def count_sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         opened.append(Path(path).name)
         return source.open_source(path, io)
 
-    monkeypatch.setattr(delete_files, "open_source", open_source)
+    monkeypatch.setattr(delete_files, "open_referenced", open_source)
     return opened
 
 
