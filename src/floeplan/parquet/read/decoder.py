@@ -51,6 +51,8 @@ _MOST_ROWS, _MOST_COMPRESSED, _SMALL = 1 << 27, 256, 1 << 20
 beyond a size that does not matter."""
 _MOST_TEXT = 1 << 28
 """Bytes of text for which room is made before it is known how many there are."""
+_POOL = pa.system_memory_pool()
+"""Not Arrow's default: it requests huge pages, and the kernel takes 2 to 4 times as long to clear these."""
 _SPARE = 16
 """The kernel copies short values by this many bytes, if there are so many to read and to write."""
 _Column: TypeAlias = tuple[pa.Field, pa.ChunkedArray]
@@ -249,7 +251,7 @@ class _Chunk:
         if kind == _kernel.TEXT:
             return self._text(type_)
         width = 4 if kind == _kernel.INDEXES else type_.bit_width // 8
-        out = pa.allocate_buffer(_kernel.HEADROOM + width * self._count)
+        out = pa.allocate_buffer(_kernel.HEADROOM + width * self._count, memory_pool=_POOL)
         if kind == _kernel.INDEXES:
             bitmap, nulls, _ = self._decode(kind, out, self._dictionary, self._entry_ends[0])
             found = pa.Array.from_buffers(pa.int32(), self._count, [bitmap, out.slice(_kernel.HEADROOM)], nulls)
@@ -263,8 +265,8 @@ class _Chunk:
         most = self._size + longest * self._count
         if most > max(_MOST_TEXT, 2 * self._size):
             raise ValueError("text that may be much longer than it is stored")
-        offsets = pa.allocate_buffer(_kernel.HEADROOM + 8 * (self._count + 1))
-        room = pa.allocate_buffer(most + _SPARE, resizable=True)
+        offsets = pa.allocate_buffer(_kernel.HEADROOM + 8 * (self._count + 1), memory_pool=_POOL)
+        room = pa.allocate_buffer(most + _SPARE, resizable=True, memory_pool=_POOL)
         bitmap, nulls, written = self._decode(_kernel.TEXT, offsets, entries, ends, room)
         room.resize(written, shrink_to_fit=True)
         return pa.Array.from_buffers(type_, self._count, [bitmap, offsets.slice(_kernel.HEADROOM), room], nulls)
