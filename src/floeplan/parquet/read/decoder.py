@@ -54,7 +54,7 @@ _MOST_TEXT = 1 << 28
 _POOL = pa.system_memory_pool()
 """Not Arrow's default: it requests huge pages, and the kernel takes 2 to 4 times as long to clear these."""
 _SPARE = 16
-"""The kernel copies short values by this many bytes, if there are so many to read and to write."""
+"""The kernel copies short values in blocks of this many bytes, where both buffers have that many left."""
 _Column: TypeAlias = tuple[pa.Field, pa.ChunkedArray]
 
 _kernel = load_kernel("floeplan.parquet.pages._flat_columns")
