@@ -6,6 +6,9 @@ in one session, in turns; the first turn warms up, and the best of the others co
 A query of ours is planned twice by Spark, once over placeholders, of which the optimizer's filters and columns are
 taken, and once over the planned files. RF1 appends new orders and their line items, which TPC-H generates as files of
 their own; RF2 deletes as many by key, merge-on-read on both sides.
+
+The session has four shuffle partitions per core. With Spark's default of 200, Iceberg divides every scan into as many
+tasks and shuffles between all of them, and takes three times the CPU: the ratios would say little about reading.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ SIZES = {"small": 0.05, "default": 1.0, "large": 1.0}
 """The scale factor."""
 TURNS = {"small": 2, "default": 3, "large": 4}
 VERSIONS = (2, 3)
+SETTINGS = {"spark.sql.shuffle.partitions": "8"}
 REFRESHED = 1500
 """Orders that a refresh function inserts or deletes, at scale 1."""
 
@@ -46,7 +50,7 @@ def run(size: str) -> list[dict[str, Any]]:
         files = generate(Path(folder) / "data", SIZES[size])
         for version in VERSIONS:
             build(catalog, f"tpch{version}", files, version, "months")
-        spark = start_session(lake)
+        spark = start_session(lake, more=SETTINGS)
         try:
             for version in VERSIONS:
                 found += _queries(spark, catalog, version, TURNS[size])
@@ -150,5 +154,5 @@ def _row(case: str, metric: str, ours: float, theirs: float, bar: float) -> dict
         "ours": round(ours, 3),
         "peer": f"Iceberg {theirs:.3g}",
         "ratio": round(ratio, 3),
-        "bar": f"≤ {bar} {'ok' if ratio <= bar else 'missed'}",
+        "bar": f"≤ {bar} {'met' if ratio <= bar else 'missed'}",
     }

@@ -139,6 +139,19 @@ def test_a_table_is_planned_with_the_predicates_and_columns_of_the_query(
     )
 
 
+def test_references_with_equal_needs_share_a_plan(events: str, spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    query = (
+        "SELECT a.id, c.n FROM {t} a JOIN {t} b ON a.id = b.id JOIN (SELECT count(*) AS n FROM {t} WHERE id = 3) c "
+        "WHERE EXISTS (SELECT 1 FROM {t} d WHERE d.id = a.id) AND a.id > 2 AND b.id > 2"
+    ).format(t=events)
+    planned = PlannedQuery.of(spark, query, local_catalog)
+    first, second, counted, inner = planned.tables
+    assert first.plan is second.plan is not counted.plan
+    assert first.relation is second.relation is counted.relation is inner.relation  # one snapshot
+    assert planned.frames["floeplan_0"] is planned.frames["floeplan_1"] is not planned.frames["floeplan_2"]
+    assert _rows(planned.dataframe()) == _rows(spark.sql(query.replace(events, f"local.{events}")))
+
+
 def test_metadata_columns_have_the_values_of_iceberg(
     events: str, spark: SparkSession, local_catalog: SqlCatalog
 ) -> None:

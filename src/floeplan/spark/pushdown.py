@@ -17,11 +17,13 @@ timestamps are converted. Without ``spark.sql.ansi.enabled``, conjuncts with cas
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -72,7 +74,13 @@ class Pushed:
 
 def placeholder(spark: SparkSession, number: int, schema: Schema) -> DataFrame:
     """An empty relation with the columns of a table, for the reference of this number."""
-    fields = spark_schema(schema).fields
+    return _placeholder(spark, number, spark_schema(schema).json())
+
+
+@lru_cache(maxsize=128)
+def _placeholder(spark: SparkSession, number: int, schema: str) -> DataFrame:
+    """A placeholder for a schema, given as JSON; cached, since building it takes a call to the JVM for each column."""
+    fields = StructType.fromJson(json.loads(schema)).fields
     renamed = StructType([StructField(f"r{number}_{at}", field.dataType) for at, field in enumerate(fields)])
     frame = read_logged(spark, renamed, _NO_FILES, _EMPTY, _EMPTY)
     return frame.selectExpr(*(f"r{number}_{at} AS {quoted(field.name)}" for at, field in enumerate(fields)))

@@ -18,7 +18,7 @@ Fail-safe: a query that cannot be analysed over placeholders is planned without 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,7 +37,7 @@ from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan, report_scan
 from floeplan.snapshot.reader import ScanTarget
 from floeplan.spark.session import spark_errors_translated
-from floeplan.sql_text.attach import attached_tables, refresh_views
+from floeplan.sql_text.attach import AttachedTable, attached_tables, refresh_views
 from floeplan.sql_text.join_pruning import can_prune, plan_by_keys
 from floeplan.sql_text.relations import Relation, TableReference, as_of, find_relation, table_references
 from floeplan.sql_text.tokens import Cursor, is_name, is_word, name_chain, quoted
@@ -161,8 +161,15 @@ class PlannedQuery:
 
     @cached_property
     def frames(self) -> dict[str, Any]:
-        """The DataFrame of each reference."""
-        return {_name(number): table.frame(self.spark) for number, table in enumerate(self.tables)}
+        """The DataFrame of each reference; references with one plan share it, and Spark may scan the files once."""
+        of_plan: dict[int, DataFrame] = {}
+        frames = {}
+        for number, table in enumerate(self.tables):
+            key = id(table.relation if table.plan is None else table.plan)
+            if key not in of_plan:
+                of_plan[key] = table.frame(self.spark)
+            frames[_name(number)] = of_plan[key]
+        return frames
 
     def dataframe(self) -> DataFrame:
         """The rows of the query; nothing is read yet."""
@@ -184,22 +191,29 @@ class PlannedQuery:
 def find_relations(
     spark: SparkSession, text: str, catalog: str | Catalog | None
 ) -> Iterator[tuple[TableReference, Relation]]:
-    """The tables that a query names, in its order."""
+    """The tables that a query names, in its order; a table that it names twice is loaded once, at one snapshot."""
     attached = attached_tables(spark)
+    found: dict[tuple[str, ...], Relation | None] = {}
     names_others = False
     for reference in table_references(text, single=bool(attached)):
-        name = reference.parts[0].lower()
-        relation: Relation | None = None
-        if len(reference.parts) > 1:
-            relation = find_relation(reference.parts, catalog)
-        elif name in attached:
-            relation = Relation(attached[name].load())
+        if reference.parts not in found:
+            found[reference.parts] = _find_relation(reference.parts, catalog, attached)
+        relation = found[reference.parts]
         if relation is None:
             names_others = True
             continue
         yield reference, as_of(relation, reference, _milliseconds(spark, reference.timestamp))
     if attached and names_others:
         refresh_views(spark)  # a view of the session may read an attached table by its name
+
+
+def _find_relation(
+    parts: tuple[str, ...], catalog: str | Catalog | None, attached: Mapping[str, AttachedTable]
+) -> Relation | None:
+    if len(parts) > 1:
+        return find_relation(parts, catalog)
+    name = parts[0].lower()
+    return Relation(attached[name].load()) if name in attached else None
 
 
 def _milliseconds(spark: SparkSession, expression: str | None) -> int | None:
@@ -284,10 +298,15 @@ def _plan_all(
 
     pushed = [Pushed() for _ in schemas] if over is None else pushed_down(over, schemas)
 
+    made: dict[tuple[int, str], ScanPlan] = {}
+
     def plan(at: int, needed: Pushed) -> ScanPlan:
         schema = schemas[at]
         assert schema is not None
-        return _plan(spark, relations[at], schema, needed)
+        key = (id(relations[at]), repr(needed))  # unlike equality, the text tells -0.0 from 0.0 and 1 from 1.0
+        if key not in made:
+            made[key] = _plan(spark, relations[at], schema, needed)
+        return made[key]
 
     plans = [None if schema is None else plan(at, pushed[at]) for at, schema in enumerate(schemas)]
     if over is not None and can_prune(plans):
