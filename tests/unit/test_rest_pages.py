@@ -21,11 +21,18 @@ from floeplan.metadata.manifests.entries import EntriesTable, new_entries, no_en
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE
+from floeplan.rest import pages
 from floeplan.rest.pages import PlanFiles
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.projection import PartitionNames
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True, params=[0, pages.FEW_FILES], ids=["by-column", "by-file"])
+def few_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page is written in both ways."""
+    monkeypatch.setattr(pages, "FEW_FILES", request.param)
 
 
 def plan_files(
