@@ -20,7 +20,7 @@ nulls and NaN without being pushed to the leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import IntEnum
 from functools import reduce
 from typing import Protocol, TypeAlias
@@ -67,6 +67,10 @@ class Bound:
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", _plain(self.values))
 
+    def slice(self, start: int, end: int) -> Bound:
+        """The bounds of consecutive containers."""
+        return Bound(self.values[start:end], self.valid[start:end])
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
@@ -77,11 +81,22 @@ class ColumnStats:
     may_value: Mask
     lower: Bound | None = None
     upper: Bound | None = None
+    checked: InitVar[bool] = False
+    """Whether the bounds are known to be possible."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, checked: bool) -> None:
+        if checked:
+            return
         lower, upper = trusted(self.lower, self.upper)
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
+
+    def slice(self, start: int, end: int) -> ColumnStats:
+        """The statistics of consecutive containers."""
+        lower = None if self.lower is None else self.lower.slice(start, end)
+        upper = None if self.upper is None else self.upper.slice(start, end)
+        masks = (mask[start:end] for mask in (self.may_null, self.may_nan, self.may_value))
+        return ColumnStats(*masks, lower, upper, checked=True)
 
     @classmethod
     def from_counts(

@@ -284,7 +284,9 @@ class ScanPlanner:
             columns=frozenset(fields_by_id(table.schema())),
         )
         report = scan_report(plan)
-        report["floeplan"]["predicate"] = excerpt(str(without_opaque(compiled.predicate)), LONGEST_PREDICATE)
+        prunable = without_opaque(compiled.predicate)
+        if prunable is not compiled.predicate:  # the text of opaque pieces is of no use to users
+            report["floeplan"]["predicate"] = excerpt(str(prunable), LONGEST_PREDICATE)
         starts = pages.page_starts(self._page_bytes(text), _FIRST_BYTES)
         return _Plan(pages, report, starts, _size(pages) + _PER_REQUEST_BYTE * len(text))
 
