@@ -91,19 +91,18 @@ class _Held:
     @property
     def size(self) -> int:
         """The memory of the entries, and of their statistics once these are decoded."""
-        columns = sum(name.startswith(("lower.", "partition.")) for name in self.entries.table.column_names)
+        columns: int = sum(name.startswith(("lower.", "partition.")) for name in self.entries.table.column_names)
         return int(self.entries.table.nbytes) + _DECODED_BYTES * columns * len(self.entries)
 
     def take(self, rows: Ints) -> EntriesTable:
         """The entries of these manifests, in that order."""
         first, count = self.first[rows], self.count[rows]
-        before = np.cumsum(count) - count
-        chosen = np.repeat(first - before, count) + np.arange(int(count.sum()))
-        if len(chosen) and chosen[-1] - chosen[0] + 1 == len(chosen) and (np.diff(chosen) == 1).all():
-            start = int(chosen[0])
-            table = self.entries.table.slice(start, len(chosen))
+        if len(rows) and (first[1:] == first[:-1] + count[:-1]).all():
+            start = int(first[0])
+            table = self.entries.table.slice(start, int(count.sum()))
             return EntriesTable(table, self.entries.partition_types, Slice(self.entries, start, self.decoded))
-        return self.entries.take(chosen)
+        before = np.cumsum(count) - count
+        return self.entries.take(np.repeat(first - before, count) + np.arange(int(count.sum())))
 
 
 class EntriesMemory:

@@ -20,7 +20,7 @@ nulls and NaN without being pushed to the leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import reduce
 from typing import Protocol, TypeAlias
@@ -81,22 +81,23 @@ class ColumnStats:
     may_value: Mask
     lower: Bound | None = None
     upper: Bound | None = None
-    checked: InitVar[bool] = False
-    """Whether the bounds are known to be possible."""
 
-    def __post_init__(self, checked: bool) -> None:
-        if checked:
-            return
+    def __post_init__(self) -> None:
         lower, upper = trusted(self.lower, self.upper)
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
 
     def slice(self, start: int, end: int) -> ColumnStats:
         """The statistics of consecutive containers."""
+        part = object.__new__(ColumnStats)  # without ``__post_init__``: the bounds are checked already
+        for name in ("may_null", "may_nan", "may_value"):
+            object.__setattr__(part, name, getattr(self, name)[start:end])
         lower = None if self.lower is None else self.lower.slice(start, end)
-        upper = None if self.upper is None else self.upper.slice(start, end)
-        masks = (mask[start:end] for mask in (self.may_null, self.may_nan, self.may_value))
-        return ColumnStats(*masks, lower, upper, checked=True)
+        same = self.upper is self.lower  # exact values stay recognisable
+        upper = lower if same else None if self.upper is None else self.upper.slice(start, end)
+        object.__setattr__(part, "lower", lower)
+        object.__setattr__(part, "upper", upper)
+        return part
 
     @classmethod
     def from_counts(

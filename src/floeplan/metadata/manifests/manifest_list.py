@@ -167,7 +167,7 @@ class ManifestListTable:
     @cached_property
     def is_live(self) -> Mask:
         """Which manifests may have live files; a count that was not written is not 0."""
-        return (self.added_files != 0) | (self.existing_files != 0)
+        return np.asarray((self.added_files != 0) | (self.existing_files != 0))
 
     @cached_property
     def by_spec(self) -> Mapping[int, Mask]:

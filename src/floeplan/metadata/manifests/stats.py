@@ -61,7 +61,7 @@ def manifest_stats(manifests: ManifestListTable, fields: Iterable[UnionField]) -
 
 def partition_stats(entries: EntriesTable, fields: Iterable[UnionField]) -> StatsTable:
     """The exact partition value of each entry, by union field id."""
-    specs = np.flatnonzero(np.bincount(entries.spec_id)).tolist()
+    specs = (np.flatnonzero(np.bincount(entries.spec_id + 1)) - 1).tolist()
     columns = {}
     for field in fields:
         name = partition_column(field.id)
