@@ -240,7 +240,8 @@ def entry_effects(
         by_partition = ~alone.keep | alone.all_match
         undecided = part.keep & ~part.all_match
         by_bounds = ~undecided & ~by_partition
-        masks.append((~part.keep, by_partition, by_bounds, undecided & _without_bounds(conjunct, answers)))
+        bare = undecided & _without_bounds(conjunct, answers) if undecided.any() else undecided
+        masks.append((~part.keep, by_partition, by_bounds, bare))
     found = []
     for conjunct, by_spec in zip(evaluation.conjuncts, _decisions(_masks_by_spec(spec_id, live), masks), strict=True):
         effect = ConjunctEffect(conjunct, by_spec)
