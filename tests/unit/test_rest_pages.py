@@ -247,7 +247,7 @@ def test_both_ways_write_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None
     )
     for pyiceberg in (False, True):
         ways = []
-        for few in (0, 3):
+        for few in (0, pages.FEW_FILES):
             monkeypatch.setattr(pages, "FEW_FILES", few)
             ways.append(files.page(0, 3, pyiceberg=pyiceberg))
         assert ways[0] == ways[1]

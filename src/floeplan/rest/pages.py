@@ -43,7 +43,7 @@ from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import value_json
 from floeplan.scan.model import PlannedFiles
-from floeplan.vectors import Bytes, Ints, offsets_of, valid_mask
+from floeplan.vectors import Bytes, Ints, integers, offsets_of, valid_mask
 
 _DATE = DateType()
 _TEXT = pa.large_string()
@@ -79,7 +79,7 @@ _COLUMNS = (
     "equality_ids",
     "referenced_data_file",
 )
-FEW_FILES = 32
+FEW_FILES = 48
 """Files that are written one by one."""
 _FIXED_BYTES, _FIELD_BYTES, _REFERENCE_BYTES, _STATS_BYTES = 230, 12, 4, 160
 """Estimated bytes of a file without its path, of a partition value, a reference, and the statistics of a column."""
@@ -200,9 +200,10 @@ class PlanFiles:
 
     def _few(self, entries: EntriesTable, details: EntriesTable | None, pyiceberg: bool) -> list[Json]:
         """The keys of ``_content``, and split offsets, of few files."""
-        columns = {name: entries.array(name).to_pylist() for name in _COLUMNS if name in entries}
+        found = {name: entries.array(name) for name in _COLUMNS if name in entries}
         if details is not None:
-            columns["split_offsets"] = details.array("split_offsets").to_pylist()
+            found["split_offsets"] = details.array("split_offsets")
+        columns = {name: _values(array) for name, array in found.items() if array.null_count < len(array)}
         if Content.EQUALITY_DELETES not in columns["content"]:
             columns.pop("equality_ids", None)
         has_lineage = any(value is not None for value in columns.get("first_row_id", ()))
@@ -236,7 +237,7 @@ class PlanFiles:
             if not self._has_value(entries, field):
                 fields.append([None] * len(entries))
                 continue
-            values, type_ = entries.array(partition_column(field.column.field_id)).to_pylist(), _type(entries, field)
+            values, type_ = _values(entries.array(partition_column(field.column.field_id))), _type(entries, field)
             plain = isinstance(type_, IntegerType | LongType | StringType)
             shown = values if plain else [None if value is None else _shown(type_, value) for value in values]
             if not pyiceberg and shown.count(None) > values.count(None):
@@ -298,6 +299,19 @@ def _unreadable(field: BoundField, type_: PrimitiveType, value: object) -> Unsup
         "use scan-planning-mode=client for this table",
         context={"partition_field": str(field.column)},
     )
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """As ``to_pylist``, which makes an Arrow scalar of every value first."""
+    if pa.types.is_integer(array.type) and not array.null_count:
+        return integers(array).tolist()
+    if pa.types.is_large_list(array.type) and not array.values.null_count:
+        ends = np.frombuffer(array.buffers()[1], dtype=np.int64)[array.offset : array.offset + len(array) + 1]
+        items, valid = integers(array.values), valid_mask(array).tolist()
+        rows = zip(pairwise(ends.tolist()), valid, strict=True)
+        return [items[start:end].tolist() if is_valid else None for (start, end), is_valid in rows]
+    listed: list[Any] = array.to_pylist()
+    return listed
 
 
 def _task(file: Json, deletes: list[int], residual: str) -> str:
