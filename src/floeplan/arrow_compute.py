@@ -49,6 +49,11 @@ def is_valid(values: Any) -> Any:
     return call_function("is_valid", [values])
 
 
+def equal(left: Any, right: Any, memory_pool: pa.MemoryPool | None = None) -> Any:
+    """As ``pyarrow.compute.equal``."""
+    return call_function("equal", [left, right], None, memory_pool)
+
+
 def less(left: Any, right: Any, memory_pool: pa.MemoryPool | None = None) -> Any:
     """As ``pyarrow.compute.less``."""
     return call_function("less", [left, right], None, memory_pool)

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -153,11 +153,16 @@ def _secrets(properties: Mapping[str, object]) -> Iterator[str]:
     for name, value in properties.items():
         if isinstance(value, Mapping):
             yield from _secrets(value)
-        if not isinstance(value, str):
-            continue
-        found = [value, _SECOND_PART.sub("", value, count=1)] if _SECRET_NAME.search(str(name)) else []
-        if "://" in value and "@" in value:
-            with suppress(ValueError):  # not a valid URI
-                password = urlsplit(value).password
-                found += [] if password is None else [password, unquote(password)]
-        yield from (secret for secret in found if len(secret) >= _SHORTEST and not secret.isspace())
+        if isinstance(value, str):
+            yield from _secrets_of(str(name), value)
+
+
+@lru_cache(maxsize=256)
+def _secrets_of(name: str, value: str) -> tuple[str, ...]:
+    """The secrets in one property; cached, because every log line and report is checked for all of them."""
+    found = [value, _SECOND_PART.sub("", value, count=1)] if _SECRET_NAME.search(name) else []
+    if "://" in value and "@" in value:
+        with suppress(ValueError):  # not a valid URI
+            password = urlsplit(value).password
+            found += [] if password is None else [password, unquote(password)]
+    return tuple(secret for secret in found if len(secret) >= _SHORTEST and not secret.isspace())

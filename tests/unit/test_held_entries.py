@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pyiceberg import types as t
 from pyiceberg.table import StaticTable
 
 from floeplan.errors import CorruptMetadataError
@@ -17,10 +19,13 @@ from floeplan.metadata.held import EntriesMemory
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.metadata.manifests.reader import read_entries
-from floeplan.metadata.manifests.stats import file_stats
-from floeplan.predicate.ir import Column
-from floeplan.predicate.stats import Bound, StatsTable
+from floeplan.metadata.manifests.stats import file_stats, partition_stats
+from floeplan.predicate.build import columns, or_
+from floeplan.predicate.ir import Cmp, CmpOp, Column, InList, IrExpr, IsNull
+from floeplan.predicate.stats import Bound, StatsTable, Tri
 from floeplan.schemas import fields_by_id
+from floeplan.snapshot.effects import Evaluation, Predicate
+from floeplan.snapshot.passes import evaluate_manifests
 from floeplan.snapshot.reader import SnapshotReader
 from tests.support.tables.archive import write_evolved_archive
 
@@ -117,6 +122,28 @@ def test_threads_read_while_tables_are_replaced(snapshot: SnapshotReader) -> Non
         list(threads.map(lambda at: check(memory, snapshot, orders[at], (STATS, FEW)[at % 2]), range(200)))
 
 
+def test_statistics_decoded_once_are_those_of_every_slice(snapshot: SnapshotReader) -> None:
+    memory, few = EntriesMemory(Counted(), PLENTY), EntryColumns(stats=frozenset(columns_of(snapshot)))
+    read = memory.of("key").read_entries
+    read(snapshot.manifests, snapshot.union, few, rows=np.arange(12))
+    for rows in ([3], [3, 4, 5], [0], [11], list(range(12)), [5, 4]):
+        found = read(snapshot.manifests, snapshot.union, few, rows=np.array(rows))
+        assert (found.slice_of is None) == (rows == [5, 4]), "consecutive manifests are a slice"
+        fresh = EntriesTable(found.table.combine_chunks(), found.partition_types)
+        same_stats(file_stats(found, columns_of(snapshot).values()), file_stats(fresh, columns_of(snapshot).values()))
+        same_stats(partition_stats(found, snapshot.union.fields), partition_stats(fresh, snapshot.union.fields))
+
+
+def same_stats(left: StatsTable, right: StatsTable) -> None:
+    assert (left.length, left.columns.keys()) == (right.length, right.columns.keys())
+    for field_id, mine in left.columns.items():
+        other = right.columns[field_id]
+        for name in ("may_null", "may_nan", "may_value"):
+            assert getattr(mine, name).tolist() == getattr(other, name).tolist()
+        assert (listed(mine.lower), listed(mine.upper)) == (listed(other.lower), listed(other.upper))
+        assert (mine.lower is mine.upper) == (other.lower is other.upper)
+
+
 # --- statistics of manifests
 
 
@@ -193,3 +220,52 @@ def test_a_manifest_that_cannot_be_read_leaves_its_snapshot_without_bounds(snaps
 def test_small_snapshots_are_evaluated_entry_by_entry(snapshot: SnapshotReader) -> None:
     memory = EntriesMemory(Counted(), PLENTY)
     assert bounds_of(memory, snapshot, *range(12)) is None
+
+
+# --- answers for manifests
+
+
+@pytest.mark.usefixtures("_small")
+def test_remembered_answers_equal_those_of_the_statistics(snapshot: SnapshotReader) -> None:
+    """Also where bounds become known between two plans, and for every combination of leaves."""
+    memory = EntriesMemory(Counted(), PLENTY)
+    region, ts = columns_of(snapshot)[2], columns_of(snapshot)[3]
+    day = 1_640_995_200_000_000
+    leaves: list[IrExpr] = [
+        IsNull(ts, negated=True),
+        Cmp(region, CmpOp.EQ, "eu"),
+        InList(region, ("eu", "us")),
+        *(Cmp(ts, op, day * (100 + n) // 100) for op in (CmpOp.GE, CmpOp.LT) for n in range(3)),
+    ]
+    for _ in range(2):
+        bounds = bounds_of(memory, snapshot)
+        for leaf in (*leaves, or_(leaves[0], leaves[1]), or_(leaves[1], leaves[3])):
+            predicate = Predicate(leaf, columns(leaf), snapshot.union)
+            for known in (bounds, None):
+                given = (predicate, snapshot.manifests, known, None)
+                found = evaluate_manifests(*given, memory.of("key").remember)
+                assert masks(found) == masks(evaluate_manifests(*given))
+        bounds_of(memory, snapshot, *range(12))
+    assert bounds is not None, "the second plans had bounds"
+
+
+def masks(evaluation: Evaluation) -> list[list[list[bool]]]:
+    parts = (evaluation.tri, *evaluation.parts, *(evaluation.by_partition or ()))
+    return [[tri.may_true.tolist(), tri.may_false.tolist(), tri.may_null.tolist()] for tri in parts]
+
+
+def test_answers_are_computed_once_for_a_snapshot_a_source_and_a_leaf() -> None:
+    memory, asked = EntriesMemory(Counted(), PLENTY), list[str]()
+    column = Column(1, t.LongType(), ("id",))
+
+    def answer(name: str) -> Tri:
+        asked.append(name)
+        return Tri.unknown(np.ones(3, dtype=np.bool_))
+
+    for _ in range(2):
+        for snapshot in ("a", "b"):
+            for source in ("partition", "both"):
+                for value in (1, 2):
+                    name = f"{snapshot} {source} {value}"
+                    memory.of(snapshot).remember(source, Cmp(column, CmpOp.EQ, value), partial(answer, name))
+    assert len(asked) == len(set(asked)) == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -21,11 +22,18 @@ from floeplan.metadata.manifests.entries import EntriesTable, new_entries, no_en
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE
+from floeplan.rest import pages
 from floeplan.rest.pages import PlanFiles
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.projection import PartitionNames
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True, params=[0, pages.FEW_FILES], ids=["by-column", "by-file"])
+def few_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page is written in both ways."""
+    monkeypatch.setattr(pages, "FEW_FILES", request.param)
 
 
 def plan_files(
@@ -190,3 +198,56 @@ def test_every_client_gets_every_residual() -> None:
     for pyiceberg in (False, True):
         written = [task["residual-filter"] for task in tasks(files, pyiceberg=pyiceberg)]
         assert written == [True, {"type": "is-null", "term": "x"}, True]
+
+
+def test_delete_files_by_reference() -> None:
+    files = plan_files(t.IntegerType(), "identity", [1, 2, 3, 4])
+    deletes = plan_files(
+        t.IntegerType(),
+        "identity",
+        [2, 3, None],
+        content=pa.array([1, 2, 1]),
+        file_path=pa.array(["s3://b/a.parquet", 's3://b/"b".parquet', "s3://b/dv.puffin"]),
+        file_format=pa.array(["PARQUET", "PARQUET", "PUFFIN"]),
+        equality_ids=pa.array([None, [1], None], pa.large_list(pa.int64())),
+        referenced_data_file=pa.array([None, None, "s3://b/3.parquet"]),
+        content_offset=pa.array([None, None, 4]),
+        content_size_in_bytes=pa.array([None, None, 40]),
+    )
+    matches = DeleteMatches(np.array([0, 0, 1, 3, 4]), np.array([0, 0, 1, 2]))
+    planned = replace(files, files=replace(files.files, deletes=deletes.files.entries, matches=matches))
+    content, written = planned.page(1, 4, pyiceberg=False)
+    references = [task.get("delete-file-references") for task in json.loads(content)]
+    assert references == [[0], [0, 1], [2]]
+    first, second, third = json.loads(written)
+    assert [file["content"] for file in (first, second, third)] == [
+        "position-deletes",
+        "equality-deletes",
+        "position-deletes",
+    ]
+    assert second["equality-ids"] == [1]
+    assert second["file-path"] == 's3://b/"b".parquet'
+    assert (third["partition"], third["file-format"]) == ([None], "puffin")
+    assert (third["content-offset"], third["content-size-in-bytes"]) == (4, 40)
+    assert third["referenced-data-file"] == "s3://b/3.parquet"
+    assert not {"equality-ids", "referenced-data-file", "content-offset"} & first.keys()
+    content, written = planned.page(0, 1, pyiceberg=False)
+    assert ("delete-file-references" in json.loads(content)[0], written) == (False, b"[]")
+
+
+def test_both_ways_write_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = plan_files(
+        t.StringType(),
+        "identity",
+        ["a", None, 'ü"'],
+        sort_order_id=pa.array([None, 3, 0]),
+        key_metadata=pa.array([b"\x00\xff", None, b""]),
+        split_offsets=pa.array([[4, 1000], None, []], pa.large_list(pa.int64())),
+        first_row_id=pa.array([7, None, 0]),
+    )
+    for pyiceberg in (False, True):
+        ways = []
+        for few in (0, pages.FEW_FILES):
+            monkeypatch.setattr(pages, "FEW_FILES", few)
+            ways.append(files.page(0, 3, pyiceberg=pyiceberg))
+        assert ways[0] == ways[1]

@@ -70,7 +70,7 @@ from floeplan.rewrite.plan.groups import reading_order
 from floeplan.rewrite.plan.options import CURRENT, RewriteOptions
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec
 from floeplan.snapshot.effects import Predicate
-from floeplan.snapshot.passes import evaluate_entries, evaluate_manifests, is_delete_manifest
+from floeplan.snapshot.passes import evaluate_entries, evaluate_manifests
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
 from floeplan.text import parse_count
 from floeplan.transaction.evolve_spec import evolve_spec
@@ -171,7 +171,7 @@ class _Advisor:
         self.target_bytes = FileSizes.of(RewriteOptions(), properties).target
         found = parse_count(properties.get(_OPEN_COST))
         self.open_cost = _DEFAULT_OPEN_COST if found is None else found
-        self.data_manifests = np.where(is_delete_manifest(self.manifests), 0, self.manifests.length)
+        self.data_manifests = np.where(self.manifests.is_data, self.manifests.length, 0)
 
     def advise(self) -> AdviceResult:
         found: list[Candidate] = []

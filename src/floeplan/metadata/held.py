@@ -12,7 +12,9 @@ be known here where the source, reading fewer manifests, does not know it.)
 
 Partition summaries of an older spec often keep every manifest. ``manifest_bounds`` has the statistics of any column for
 each manifest, a few bytes of each, so that a selective scan evaluates the entries of the manifests that can match.
-They are computed, from all entries of the snapshot, once scans with the column have evaluated as many.
+They are computed, from all entries of the snapshot, once scans with the column have evaluated as many. Engines repeat
+most leaves of a query (``ts IS NOT NULL``, ``region = 'eu'``): ``remember`` has their answers for each manifest. The
+statistics of held entries are decoded once, for all entries of a table.
 
 Fail-safe: the least recently used tables are dropped when all of them exceed a number of bytes, and a table that would
 exceed it alone is not read. A manifest that cannot be read is an error for the scans that need it only. Tables are
@@ -32,17 +34,21 @@ from cachetools import LRUCache
 from pyiceberg.io import FileIO
 
 from floeplan.metadata.files import MAX_WORKERS
-from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, Slice
+from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.stats import concat_stats, file_stats, grouped_stats, manifest_stats
 from floeplan.partition.union import UnionField, UnionPartitionType
-from floeplan.predicate.ir import Column
-from floeplan.predicate.stats import ColumnStats, StatsTable
+from floeplan.predicate.ir import Column, IrExpr
+from floeplan.predicate.stats import ColumnStats, StatsTable, Tri
 from floeplan.vectors import Ints
 
 _MISSES, _MOST_COUNTED = 8, 1024
 _NEARBY = 32
 """Up to twice as many manifests, the first of them a multiple of this, are neighbours of each other."""
+_ANSWER_BYTES = 8 * 1024 * 1024
+"""Memory of answers for each manifest."""
+_DECODED_BYTES = 24
+"""Memory of the decoded statistics of a column of an entry, about."""
 _MOST_BOUNDS, _LEAST_EVALUATED, _SLICE = 256, 4096, 65_536
 """Columns whose statistics of manifests are kept, entries below which they do not pay, and entries read at a time."""
 
@@ -73,6 +79,7 @@ class _Held:
     entries: EntriesTable
     first: Ints
     count: Ints
+    decoded: dict[Hashable, ColumnStats] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: EntriesTable, rows: Ints, manifests: int) -> _Held:
@@ -81,15 +88,21 @@ class _Held:
         first[rows] = np.cumsum(count[rows]) - count[rows]
         return cls(entries, first, count)
 
+    @property
+    def size(self) -> int:
+        """The memory of the entries, and of their statistics once these are decoded."""
+        columns: int = sum(name.startswith(("lower.", "partition.")) for name in self.entries.table.column_names)
+        return int(self.entries.table.nbytes) + _DECODED_BYTES * columns * len(self.entries)
+
     def take(self, rows: Ints) -> EntriesTable:
         """The entries of these manifests, in that order."""
         first, count = self.first[rows], self.count[rows]
+        if len(rows) and (first[1:] == first[:-1] + count[:-1]).all():
+            start = int(first[0])
+            table = self.entries.table.slice(start, int(count.sum()))
+            return EntriesTable(table, self.entries.partition_types, Slice(self.entries, start, self.decoded))
         before = np.cumsum(count) - count
-        chosen = np.repeat(first - before, count) + np.arange(int(count.sum()))
-        if len(chosen) and chosen[-1] - chosen[0] + 1 == len(chosen) and (np.diff(chosen) == 1).all():
-            table = self.entries.table.slice(int(chosen[0]), len(chosen))
-            return EntriesTable(table, self.entries.partition_types)
-        return self.entries.take(chosen)
+        return self.entries.take(np.repeat(first - before, count) + np.arange(int(count.sum())))
 
 
 class EntriesMemory:
@@ -98,10 +111,11 @@ class EntriesMemory:
     def __init__(self, source: EntriesSource, max_bytes: int) -> None:
         self.source = source
         self._max_bytes = max_bytes
-        self._held: LRUCache[Hashable, _Held] = LRUCache(max_bytes, getsizeof=lambda held: held.entries.table.nbytes)
+        self._held: LRUCache[Hashable, _Held] = LRUCache(max_bytes, getsizeof=lambda held: held.size)
         self._misses: LRUCache[Hashable, int] = LRUCache(_MOST_COUNTED)
         self._bounds: LRUCache[_BoundsKey, ColumnStats] = LRUCache(_MOST_BOUNDS)
         self._evaluated: LRUCache[Hashable, int] = LRUCache(_MOST_COUNTED)
+        self._answers: LRUCache[Hashable, Tri] = LRUCache(_ANSWER_BYTES, getsizeof=lambda tri: 3 * len(tri.may_true))
         self._lock = threading.Lock()
 
     def of(self, snapshot: Hashable) -> HeldEntries:
@@ -116,7 +130,7 @@ class EntriesMemory:
     def keep(self, key: Hashable, held: _Held) -> None:
         """Replace a table."""
         with self._lock:
-            if held.entries.table.nbytes <= self._max_bytes:
+            if held.size <= self._max_bytes:
                 self._held[key] = held
             self._misses.pop(key, None)
 
@@ -128,7 +142,7 @@ class EntriesMemory:
 
     def fit(self, held: _Held, entries: int, tables: int = 1) -> bool:
         """Whether several tables with this many entries fit, if they are as large as those of another table."""
-        each = held.entries.table.nbytes / max(len(held.entries), 1)
+        each = held.size / max(len(held.entries), 1)
         return bool(each * entries * tables <= self._max_bytes)
 
     def find_bounds(self, key: _BoundsKey) -> ColumnStats | None:
@@ -140,6 +154,17 @@ class EntriesMemory:
         """Keep the statistics of a column."""
         with self._lock:
             self._bounds[key] = stats
+
+    def remember(self, key: Hashable, answer: Callable[[], Tri]) -> Tri:
+        """The answer to a leaf, computed if it is not known."""
+        with self._lock:
+            found = self._answers.get(key)
+        if found is None:
+            found = answer()
+            with self._lock:
+                if 3 * len(found.may_true) <= _ANSWER_BYTES:
+                    self._answers[key] = found
+        return found
 
     def count_evaluated(self, snapshot: Hashable, field_ids: Iterable[int], entries: int) -> None:
         """Count entries of which statistics of these columns were read."""
@@ -194,8 +219,9 @@ class HeldEntries:
         keys = {i: (self.snapshot, i, str(column.type)) for i, column in columns.items()}
         known = {i: stats for i, key in keys.items() if (stats := self.memory.find_bounds(key)) is not None}
         lacking = {i: column for i, column in columns.items() if i not in known}
-        live = (manifests.added_files != 0) | (manifests.existing_files != 0)
-        rows = np.flatnonzero(live & (manifests.content == DATA)) if lacking else np.zeros(0, dtype=np.int64)
+        if not lacking:
+            return StatsTable(len(manifests), known) if known else None
+        rows = np.flatnonzero(manifests.is_live & manifests.is_data)
         entries = np.cumsum(np.maximum(manifests.added_files[rows], 0) + np.maximum(manifests.existing_files[rows], 0))
         if len(rows) and self.memory.is_worth(self.snapshot, lacking, int(entries[-1])):
             slices = np.split(rows, np.flatnonzero(np.diff(entries // _SLICE)) + 1)
@@ -211,6 +237,10 @@ class HeldEntries:
                     self.memory.keep_bounds(keys[i], stats)
                 known |= made
         return StatsTable(len(manifests), known) if known else None
+
+    def remember(self, source: str, leaf: IrExpr, answer: Callable[[], Tri]) -> Tri:
+        """The answer to a leaf for each manifest of the snapshot; ``source`` names the statistics it comes from."""
+        return self.memory.remember((self.snapshot, source, leaf), answer)
 
     def manifest_summaries(self, manifests: ManifestListTable, fields: Iterable[UnionField]) -> StatsTable:
         """As ``manifest_stats``; decoding the summaries of a long manifest list takes longer than evaluating them."""

@@ -7,6 +7,7 @@ input matches its output.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 
 from floeplan.predicate import ir
@@ -61,14 +62,17 @@ def conjuncts(expr: IrExpr) -> tuple[IrExpr, ...]:
 
 def push_not(expr: IrExpr) -> IrExpr:
     """Push negations to the leaves; a leaf without a negated form keeps a ``Not`` directly above it."""
-    match expr:
-        case ir.And(operands):
-            return and_(*map(push_not, operands))
-        case ir.Or(operands):
-            return or_(*map(push_not, operands))
-        case ir.Not(operand):
-            return negate(operand)
-    return expr
+    if isinstance(expr, ir.And | ir.Or):
+        return _rebuilt(expr, push_not)
+    return negate(expr.operand) if isinstance(expr, ir.Not) else expr
+
+
+def _rebuilt(expr: ir.And | ir.Or, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
+    """A junction with other operands; the same object where none changes, because most predicates need no rewrite."""
+    operands = tuple(map(change, expr.operands))
+    if all(map(operator.is_, operands, expr.operands)):
+        return expr
+    return and_(*operands) if isinstance(expr, ir.And) else or_(*operands)
 
 
 def negate(expr: IrExpr) -> IrExpr:
@@ -151,10 +155,8 @@ def map_leaves(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
 def without_opaque(expr: IrExpr) -> IrExpr:
     """The prunable part: AND drops opaque operands, an OR with an opaque operand is TRUE."""
     match push_not(expr):
-        case ir.And(operands):
-            return and_(*map(without_opaque, operands))
-        case ir.Or(operands):
-            return or_(*map(without_opaque, operands))
+        case ir.And() | ir.Or() as junction:
+            return _rebuilt(junction, without_opaque)
         case ir.Opaque() | ir.Not(ir.Opaque()):
             return TRUE
         case leaf:

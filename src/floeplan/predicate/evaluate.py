@@ -19,7 +19,8 @@ above everything, as in Spark. For a column without statistics and for an opaque
 from __future__ import annotations
 
 import math
-from functools import lru_cache, reduce
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial, reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -35,16 +36,8 @@ from floeplan.predicate.stats import POOL, Bound, ColumnStats, StatsTable, Tri, 
 from floeplan.vectors import Mask, arrow_binary
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"
-_NUMPY_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
-_MAY_BE = {
-    CmpOp.EQ: ("<=", ">="),
-    CmpOp.LT: ("<",),
-    CmpOp.LE: ("<=",),
-    CmpOp.GT: (">",),
-    CmpOp.GE: (">=",),
-}
-"""How an ordinary value must compare with a literal for the comparison to be TRUE."""
-_ARROW_COMPARE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
+_NUMPY_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "=": np.equal}
+_ARROW_COMPARE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal, "=": pc.equal}
 
 
 def evaluate(expr: IrExpr, stats: StatsTable) -> Tri:
@@ -62,9 +55,8 @@ def may_match(expr: IrExpr, stats: StatsTable) -> Mask:
         case ir.Cmp(column, op, value) if op in _MAY_BE and not (isinstance(value, float) and math.isnan(value)):
             known = stats.columns.get(column.field_id)
             if known is not None:
-                literal = in_domain(known, physical(column.type, value))
-                mask = reduce(np.logical_and, (_may_be(known, sign, literal) for sign in _MAY_BE[op]))
-                return mask | known.may_nan if op in (CmpOp.GT, CmpOp.GE) else mask
+                mask = _MAY_BE[op](known, in_domain(known, physical(column.type, value)))
+                return mask | known.may_nan if op in (CmpOp.GT, CmpOp.GE, CmpOp.NE) else mask
     return evaluate(expr, stats).may_true
 
 
@@ -114,13 +106,13 @@ def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) 
     literal, nan = in_domain(stats, physical(type_, value)), stats.may_nan
 
     def may_be(op: str) -> Mask:
-        return _may_be(stats, op, literal)
+        return _may_be(stats, literal, op)
 
     match op:
         case CmpOp.EQ:
-            may_true, may_false = may_be("<=") & may_be(">="), may_be("<") | may_be(">") | nan
+            may_true, may_false = _may_equal(stats, literal), _may_differ(stats, literal) | nan
         case CmpOp.NE:
-            may_true, may_false = may_be("<") | may_be(">") | nan, may_be("<=") & may_be(">=")
+            may_true, may_false = _may_differ(stats, literal) | nan, _may_equal(stats, literal)
         case CmpOp.LT:
             may_true, may_false = may_be("<"), may_be(">=") | nan
         case CmpOp.LE:
@@ -134,12 +126,26 @@ def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) 
     return Tri(may_true, may_false, stats.may_null)
 
 
-def _may_be(stats: ColumnStats, op: str, literal: Value | pa.Scalar) -> Mask:
+def _may_be(stats: ColumnStats, literal: Value | pa.Scalar, op: str) -> Mask:
     """Whether an ordinary value may compare so, by the bound that faces the literal; without a bound it may."""
     bound = stats.lower if op in ("<", "<=") else stats.upper
     if bound is None:
         return stats.may_value
     return stats.may_value & (~bound.valid | compare(bound.values, op, literal))
+
+
+def _may_equal(stats: ColumnStats, literal: Value | pa.Scalar) -> Mask:
+    """Whether an ordinary value may equal the literal."""
+    if stats.lower is not None and stats.lower is stats.upper:  # every container has one value
+        return stats.may_value & (~stats.lower.valid | compare(stats.lower.values, "=", literal))
+    return _may_be(stats, literal, "<=") & _may_be(stats, literal, ">=")
+
+
+def _may_differ(stats: ColumnStats, literal: Value | pa.Scalar) -> Mask:
+    """Whether an ordinary value may differ from the literal."""
+    if stats.lower is not None and stats.lower is stats.upper:
+        return stats.may_value & ~(stats.lower.valid & compare(stats.lower.values, "=", literal))
+    return _may_be(stats, literal, "<") | _may_be(stats, literal, ">")
 
 
 def _compare_nan(stats: ColumnStats, op: CmpOp) -> Tri:
@@ -155,6 +161,14 @@ def _compare_nan(stats: ColumnStats, op: CmpOp) -> Tri:
         CmpOp.GE: (nan, value),
     }[op]
     return Tri(may_true, may_false, stats.may_null)
+
+
+_MAY_BE: Mapping[CmpOp, Callable[[ColumnStats, Value | pa.Scalar], Mask]] = {
+    CmpOp.EQ: _may_equal,
+    CmpOp.NE: _may_differ,
+    **{op: partial(_may_be, op=op.value) for op in (CmpOp.LT, CmpOp.LE, CmpOp.GT, CmpOp.GE)},
+}
+"""Whether an ordinary value may be such that a comparison with the literal is TRUE."""
 
 
 def physical(type_: PrimitiveType, value: Value) -> Value:

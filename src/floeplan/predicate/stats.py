@@ -67,6 +67,10 @@ class Bound:
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", _plain(self.values))
 
+    def slice(self, start: int, end: int) -> Bound:
+        """The bounds of consecutive containers."""
+        return Bound(self.values[start:end], self.valid[start:end])
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
@@ -82,6 +86,18 @@ class ColumnStats:
         lower, upper = trusted(self.lower, self.upper)
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
+
+    def slice(self, start: int, end: int) -> ColumnStats:
+        """The statistics of consecutive containers."""
+        part = object.__new__(ColumnStats)  # without ``__post_init__``: the bounds are checked already
+        for name in ("may_null", "may_nan", "may_value"):
+            object.__setattr__(part, name, getattr(self, name)[start:end])
+        lower = None if self.lower is None else self.lower.slice(start, end)
+        same = self.upper is self.lower  # exact values stay recognisable
+        upper = lower if same else None if self.upper is None else self.upper.slice(start, end)
+        object.__setattr__(part, "lower", lower)
+        object.__setattr__(part, "upper", upper)
+        return part
 
     @classmethod
     def from_counts(

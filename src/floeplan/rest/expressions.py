@@ -84,6 +84,8 @@ _COMPARISONS = {
 }
 _MIRRORED = {"lt": "gt", "lt-eq": "gt-eq", "gt": "lt", "gt-eq": "lt-eq", "eq": "eq", "not-eq": "not-eq"}
 _LONGEST_TEXT = 200
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+"""``json.dumps`` would make an encoder for each piece."""
 _FLOATS = (types.FloatType, types.DoubleType)
 _COMPARABLE: tuple[type[types.PrimitiveType], ...] = (
     types.BooleanType,
@@ -176,7 +178,7 @@ def compile_filter(filter_: Json, binder: Binder, limits: FilterLimits | None = 
         for node, negated in _operands(filter_, "and", negated=False):
             expr = compiler.compile(node, negated=negated)
             sent = compiler.readable(node)
-            text = json.dumps({"type": "not", "child": sent} if negated else sent, separators=(",", ":"))
+            text = _compact({"type": "not", "child": sent} if negated else sent)
             compiled.append(expr)
             for conjunct in conjuncts(expr):
                 pieces.setdefault(conjunct, text)
@@ -361,7 +363,7 @@ def _comparable(reference: Reference) -> Column | None:
 
 def _opaque(node: dict[str, Json], negated: bool) -> Opaque:
     """A predicate for the client alone; its text identifies it, so a long one ends with a digest."""
-    text = json.dumps({"type": "not", "child": node} if negated else node, separators=(",", ":"))
+    text = _compact({"type": "not", "child": node} if negated else node)
     if len(text) > _LONGEST_TEXT:
         text = f"{excerpt(text, _LONGEST_TEXT)} {hashlib.sha256(text.encode()).hexdigest()}"
     return Opaque(text, (), None)

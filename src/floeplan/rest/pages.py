@@ -2,7 +2,8 @@
 
 Rule: a page is a range of the files of a plan, with the delete files that apply to them. References index the delete
 files of the same page. Every column becomes a column of JSON text, one Arrow kernel joins them, and the bytes of the
-joined column are the JSON array. Distinct residuals and distinct partition values are formatted once each.
+joined column are the JSON array. Distinct residuals and distinct partition values are formatted once each. Pages of at
+most ``FEW_FILES`` files have the same bytes, written file by file: the kernels of all columns take longer for them.
 
 ===================  =================================================================================
 value                JSON (as Iceberg Java reads and writes it)
@@ -26,7 +27,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -41,10 +43,12 @@ from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import value_json
 from floeplan.scan.model import PlannedFiles
-from floeplan.vectors import Bytes, Ints, offsets_of, valid_mask
+from floeplan.vectors import Bytes, Ints, integers, offsets_of, valid_mask
 
+_DATE = DateType()
 _TEXT = pa.large_string()
-_CONTENTS = pa.array(["data", "position-deletes", "equality-deletes"], _TEXT)
+_CONTENTS = ("data", "position-deletes", "equality-deletes")
+_CONTENT_TEXTS = pa.array(_CONTENTS, _TEXT)
 _NULL = pa.scalar(None, _TEXT)
 _EMPTY = pa.scalar("", _TEXT)
 _HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), dtype=np.uint16)
@@ -55,11 +59,35 @@ _COUNTS = {
     "nan-value-counts": "nan_count",
 }
 _BOUNDS = {"lower-bounds": "lower", "upper-bounds": "upper"}
+_NUMBERS = {
+    "sort-order-id": "sort_order_id",
+    "first-row-id": "first_row_id",
+    "content-offset": "content_offset",
+    "content-size-in-bytes": "content_size_in_bytes",
+}
+"""Numbers that are left out of files without them."""
+_COLUMNS = (
+    "spec_id",
+    "content",
+    "file_path",
+    "file_format",
+    "file_size_in_bytes",
+    "record_count",
+    *_NUMBERS.values(),
+    "sequence_number",
+    "key_metadata",
+    "equality_ids",
+    "referenced_data_file",
+)
+FEW_FILES = 48
+"""Files that are written one by one."""
 _FIXED_BYTES, _FIELD_BYTES, _REFERENCE_BYTES, _STATS_BYTES = 230, 12, 4, 160
 """Estimated bytes of a file without its path, of a partition value, a reference, and the statistics of a column."""
 
 Texts: TypeAlias = pa.Array
 """A column of JSON text."""
+Json: TypeAlias = Any
+_json_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +115,7 @@ class PlanFiles:
 
     def sizes(self) -> Ints:
         """The estimated bytes of each file in a page."""
-        paths: Ints = np.asarray(pc.binary_length(self.files.entries.path)).astype(np.int64)
+        paths = np.diff(_bytes_of(self.files.entries.path)[0])
         residuals = np.array([len(text) for text in self.residuals] or [0])[self.files.residual_of]
         each = _FIXED_BYTES + _FIELD_BYTES * len(self.union.fields) + _STATS_BYTES * len(self.stats)
         return paths + residuals.astype(np.int64) + _REFERENCE_BYTES * self.files.matches.counts + each
@@ -119,6 +147,12 @@ class PlanFiles:
         details = EntriesTable(self.details.table.slice(start, count), {})
         offsets = self.files.matches.offsets[start : end + 1]
         used, references = np.unique(self.files.matches.deletes[offsets[0] : offsets[-1]], return_inverse=True)
+        if max(count, len(used)) <= FEW_FILES and not self.stats:
+            of_files = (references[a:b].tolist() for a, b in pairwise((offsets - offsets[0]).tolist()))
+            residuals = (self.residuals[i] for i in self.files.residual_of[start:end].tolist())
+            tasks = map(_task, self._few(entries, details, pyiceberg), of_files, residuals)
+            written = self._few(self.files.deletes.take(used), None, pyiceberg) if len(used) else []
+            return f"[{','.join(tasks)}]".encode(), _json_text(written).encode()
         pieces = [
             '{"data-file":{',
             *self._content(entries, pyiceberg),
@@ -142,7 +176,7 @@ class PlanFiles:
             '"spec-id":',
             _numbers(entries.array("spec_id")),
             ',"content":"',
-            _CONTENTS.take(entries.array("content")),
+            _CONTENT_TEXTS.take(entries.array("content")),
             '","file-path":',
             _strings(entries.path),
             ',"file-format":"',
@@ -154,12 +188,7 @@ class PlanFiles:
             ',"record-count":',
             _numbers(entries.array("record_count")),
         ]
-        for key, name in (
-            ("sort-order-id", "sort_order_id"),
-            ("first-row-id", "first_row_id"),
-            ("content-offset", "content_offset"),
-            ("content-size-in-bytes", "content_size_in_bytes"),
-        ):
+        for key, name in _NUMBERS.items():
             pieces += _optional(key, entries, name, _numbers)
         if len(entries) and "first_row_id" in entries and entries.array("first_row_id").null_count < len(entries):
             # Row lineage: readers from the release after Iceberg 1.12 take it from here.
@@ -168,6 +197,55 @@ class PlanFiles:
         if "equality_ids" in entries and (entries.content == Content.EQUALITY_DELETES).any():
             pieces.append(_listed("equality-ids", entries.array("equality_ids")))
         return pieces + _optional("referenced-data-file", entries, "referenced_data_file", _strings)
+
+    def _few(self, entries: EntriesTable, details: EntriesTable | None, pyiceberg: bool) -> list[Json]:
+        """The keys of ``_content``, and split offsets, of few files."""
+        found = {name: entries.array(name) for name in _COLUMNS if name in entries}
+        if details is not None:
+            found["split_offsets"] = details.array("split_offsets")
+        columns = {name: _values(array) for name, array in found.items() if array.null_count < len(array)}
+        if Content.EQUALITY_DELETES not in columns["content"]:
+            columns.pop("equality_ids", None)
+        has_lineage = any(value is not None for value in columns.get("first_row_id", ()))
+        partitions = {spec: self._few_partitions(entries, spec, pyiceberg) for spec in set(columns["spec_id"])}
+        files = []
+        for at, values in enumerate(zip(*columns.values(), strict=True)):
+            row = dict(zip(columns, values, strict=True))
+            key_metadata = row.get("key_metadata")
+            file = {
+                "spec-id": row["spec_id"],
+                "content": _CONTENTS[row["content"]],
+                "file-path": row["file_path"],
+                "file-format": row["file_format"].lower(),
+                "partition": partitions[row["spec_id"]][at],
+                "file-size-in-bytes": row["file_size_in_bytes"],
+                "record-count": row["record_count"],
+                **{key: row.get(name) for key, name in _NUMBERS.items()},
+                "data-sequence-number": row["sequence_number"] if has_lineage else None,
+                "key-metadata": None if key_metadata is None else key_metadata.hex().upper(),
+                "equality-ids": row.get("equality_ids"),
+                "referenced-data-file": row.get("referenced_data_file"),
+                "split-offsets": row.get("split_offsets"),
+            }
+            files.append({key: value for key, value in file.items() if value is not None})
+        return files
+
+    def _few_partitions(self, entries: EntriesTable, spec_id: int, pyiceberg: bool) -> list[list[Json]]:
+        """The partition array of each file, for those of this spec."""
+        fields: list[list[Json]] = []
+        for field in self.union.spec(spec_id).fields:
+            if not self._has_value(entries, field):
+                fields.append([None] * len(entries))
+                continue
+            values, type_ = _values(entries.array(partition_column(field.column.field_id))), _type(entries, field)
+            plain = isinstance(type_, IntegerType | LongType | StringType)
+            shown = values if plain else [None if value is None else _shown(type_, value) for value in values]
+            if not pyiceberg and shown.count(None) > values.count(None):
+                pairs = zip(values, shown, strict=True)
+                raise _unreadable(field, type_, next(v for v, s in pairs if s is None and v is not None))
+            fields.append(shown)
+        tuples = map(list, zip(*fields, strict=True)) if fields else ([] for _ in range(len(entries)))
+        return [[] if pyiceberg and None in found else found for found in tuples]
 
     def _partitions(self, entries: EntriesTable, pyiceberg: bool) -> Texts:
         """The partition array of each file, in the order of the fields of its spec."""
@@ -184,40 +262,70 @@ class PlanFiles:
 
     def _partition_value(self, entries: EntriesTable, field: BoundField, pyiceberg: bool) -> Texts:
         """The JSON of one field of the partition tuple; null where the value is null, or has no JSON for PyIceberg."""
-        name = partition_column(field.column.field_id)
-        # The type of such a field is the type of its source: without the source, clients know no type for it.
-        typeless = isinstance(field.transform, IdentityTransform | TruncateTransform)
-        if field.is_void or name not in entries or (typeless and field.source_id not in self.columns):
+        if not self._has_value(entries, field):
             return pa.nulls(len(entries), _TEXT)
-        values, type_ = entries.array(name), entries.partition_types[field.column.field_id]
+        values, type_ = entries.array(partition_column(field.column.field_id)), _type(entries, field)
         if pa.types.is_null(values.type):
             return values.cast(_TEXT)
-        if isinstance(field.transform, DayTransform):
-            type_ = DateType()
         match type_:
             case IntegerType() | LongType():
                 return _numbers(values)
             case StringType():
                 return _strings(values)
         encoded = values.dictionary_encode()
-        distinct = [_partition_json(type_, value) for value in encoded.dictionary.to_pylist()]
-        if None in distinct and not pyiceberg:
-            shown = value_json(type_, from_physical(type_, encoded.dictionary[distinct.index(None)].as_py()))
-            raise UnsupportedError(
-                f"partition field {field.column} has the value {shown}, which a REST client cannot read: "
-                "use scan-planning-mode=client for this table",
-                context={"partition_field": str(field.column)},
-            )
+        shown = [_shown(type_, value) for value in encoded.dictionary.to_pylist()]
+        if None in shown and not pyiceberg:
+            raise _unreadable(field, type_, encoded.dictionary[shown.index(None)].as_py())
+        distinct = [None if value is None else _json_text(value) for value in shown]
         return pa.array(distinct, _TEXT).take(encoded.indices)
 
+    def _has_value(self, entries: EntriesTable, field: BoundField) -> bool:
+        """Whether clients read values of a partition field."""
+        # The type of such a field is the type of its source: without the source, clients know no type for it.
+        typeless = isinstance(field.transform, IdentityTransform | TruncateTransform)
+        known = not typeless or field.source_id in self.columns
+        return known and not field.is_void and partition_column(field.column.field_id) in entries
 
-def _partition_json(type_: PrimitiveType, value: object) -> str | None:
-    """The JSON of a partition value; ``None`` where clients could not parse it."""
+
+def _type(entries: EntriesTable, field: BoundField) -> PrimitiveType:
+    """The type that partition values are written as."""
+    return _DATE if isinstance(field.transform, DayTransform) else entries.partition_types[field.column.field_id]
+
+
+def _unreadable(field: BoundField, type_: PrimitiveType, value: object) -> UnsupportedError:
+    shown = value_json(type_, from_physical(type_, value))
+    return UnsupportedError(
+        f"partition field {field.column} has the value {shown}, which a REST client cannot read: "
+        "use scan-planning-mode=client for this table",
+        context={"partition_field": str(field.column)},
+    )
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """As ``to_pylist``, which makes an Arrow scalar of every value first."""
+    if pa.types.is_integer(array.type) and not array.null_count:
+        return integers(array).tolist()
+    if pa.types.is_large_list(array.type) and not array.values.null_count:
+        ends = np.frombuffer(array.buffers()[1], dtype=np.int64)[array.offset : array.offset + len(array) + 1]
+        items, valid = integers(array.values), valid_mask(array).tolist()
+        rows = zip(pairwise(ends.tolist()), valid, strict=True)
+        return [items[start:end].tolist() if is_valid else None for (start, end), is_valid in rows]
+    listed: list[Any] = array.to_pylist()
+    return listed
+
+
+def _task(file: Json, deletes: list[int], residual: str) -> str:
+    """A scan task; its residual is JSON text already."""
+    references = f',"delete-file-references":{_json_text(deletes)}' if deletes else ""
+    return f'{{"data-file":{_json_text(file)}{references},"residual-filter":{residual}}}'
+
+
+def _shown(type_: PrimitiveType, value: object) -> Json:
+    """A partition value as JSON; ``None`` where clients could not parse it."""
     canonical = from_physical(type_, value)
     shown = value_json(type_, canonical)
     # NaN becomes text and a date that Python cannot format a number: clients parse neither.
-    readable = isinstance(shown, float if isinstance(canonical, float) else bool | str)
-    return json.dumps(shown, ensure_ascii=False) if readable else None
+    return shown if isinstance(shown, float if isinstance(canonical, float) else bool | str) else None
 
 
 def _join(pieces: Sequence[Texts | str], rows: int) -> Texts:
@@ -243,7 +351,7 @@ def _strings(values: pa.Array) -> Texts:
     _, raw = _bytes_of(values)
     if ((raw < 0x20) | (raw == ord('"')) | (raw == ord("\\"))).any():
         encoded = values.dictionary_encode()
-        quoted = [json.dumps(value, ensure_ascii=False) for value in encoded.dictionary.to_pylist()]
+        quoted = [_json_text(value) for value in encoded.dictionary.to_pylist()]
         return pa.array(quoted, _TEXT).take(encoded.indices)
     return _join(['"', values, '"'], len(values))
 

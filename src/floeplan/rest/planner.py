@@ -79,6 +79,7 @@ _READERS = 64
 """Snapshots whose manifest lists are kept."""
 
 _SnapshotKey: TypeAlias = tuple[str, str, int | None]
+_ProjectionKey: TypeAlias = tuple[str, str, tuple[int, ...], tuple[str, ...] | None, bool]
 _PlanKey: TypeAlias = tuple[str, str, int | None, tuple[int, ...], bool, str]
 
 
@@ -166,6 +167,7 @@ class ScanPlanner:
         self.options = options or PlannerOptions()
         self._plans: LRUCache[_PlanKey, _Plan] = LRUCache(self.options.cache_bytes, getsizeof=lambda plan: plan.size)
         self._readers: LRUCache[_SnapshotKey, SnapshotReader] = LRUCache(_READERS)
+        self._projections: LRUCache[_ProjectionKey, Schema] = LRUCache(_READERS)
         self._entries = EntriesMemory(EntriesCache(), self.options.entries_bytes)
         self._lock = threading.Lock()
 
@@ -267,7 +269,7 @@ class ScanPlanner:
         bounds: bool,
     ) -> _Plan:
         compiled = compile_filter(request.filter, Binder(schemas, request.case_sensitive), self.options.limits)
-        projected = _projected(request, schemas)
+        projected = self._projection(table, request, schemas)
         stats = _stats_ids(request, schemas)
         plan = self._scan(table, request, snapshot, schemas[0], projected, compiled)
         files = _enough(plan.files, request.min_rows_requested)
@@ -284,9 +286,23 @@ class ScanPlanner:
             columns=frozenset(fields_by_id(table.schema())),
         )
         report = scan_report(plan)
-        report["floeplan"]["predicate"] = excerpt(str(without_opaque(compiled.predicate)), LONGEST_PREDICATE)
+        prunable = without_opaque(compiled.predicate)
+        if prunable is not compiled.predicate:  # the text of opaque pieces is of no use to users
+            report["floeplan"]["predicate"] = excerpt(str(prunable), LONGEST_PREDICATE)
         starts = pages.page_starts(self._page_bytes(text), _FIRST_BYTES)
         return _Plan(pages, report, starts, _size(pages) + _PER_REQUEST_BYTE * len(text))
+
+    def _projection(self, table: Table, request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> Schema:
+        """The selected columns; engines repeat few selections, and making a schema takes longer than a page."""
+        ids = tuple(schema.schema_id for schema in schemas)
+        key = (_identity(table), table.metadata_location, ids, request.select, request.case_sensitive)
+        with self._lock:
+            found = self._projections.get(key)
+        if found is None:
+            found = _projected(request, schemas)
+            with self._lock:
+                self._projections[key] = found
+        return found
 
     def _scan(
         self,

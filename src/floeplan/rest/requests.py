@@ -15,6 +15,7 @@ from typing import Any
 from floeplan.errors import BadInputError
 
 _INT64 = range(-(2**63), 2**63)
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 MAX_NAMES = 10_000
 """The most names in ``select`` or ``stats-fields``."""
 
@@ -89,7 +90,7 @@ class PlanTableScanRequest:
     def text(self) -> str:
         """The request as canonical JSON: equal requests have equal texts."""
         try:
-            return json.dumps(self._document(), sort_keys=True, separators=(",", ":"))
+            return _canonical(self._document())
         except RecursionError:
             raise BadInputError("the filter nests too deeply") from None
 

@@ -49,7 +49,6 @@ from floeplan.snapshot.passes import (
     concat_evaluated,
     evaluate_files,
     evaluate_manifests,
-    is_delete_manifest,
     match,
 )
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
@@ -299,12 +298,13 @@ class _Planner:
         clock = time.perf_counter()
         bounds = self.reader.manifest_bounds(self.predicate.columns)
         summaries = self.reader.manifest_summaries(self.predicate.fields)
-        evaluation = evaluate_manifests(self.predicate, self.reader.manifests, bounds, summaries)
-        data, keep = ~is_delete_manifest(self.reader.manifests), evaluation.tri.keep
-        kept, proven = int((keep & data).sum()), int((evaluation.tri.all_match & data).sum())
-        effects = manifest_effects(evaluation, data, self.reader.manifests.spec_id)
+        evaluation = evaluate_manifests(self.predicate, self.reader.manifests, bounds, summaries, self.reader.remember)
+        manifests, keep = self.reader.manifests, evaluation.tri.keep
+        data, total = manifests.is_data, manifests.counts[0].manifests
+        kept, proven = (int(np.count_nonzero(mask & data)) for mask in (keep, evaluation.tri.all_match))
+        effects = manifest_effects(evaluation, manifests.by_spec)
         elapsed = _milliseconds_since(clock)
-        self.passes.append(PassSummary("manifest list", "manifests", int(data.sum()), kept, proven, effects, elapsed))
+        self.passes.append(PassSummary("manifest list", "manifests", total, kept, proven, effects, elapsed))
         return keep
 
     def _pass_entries(self, keep: Mask, deletes: ScanDeletes) -> EvaluatedFiles:

@@ -7,7 +7,8 @@ whose footers were not opened, bytes of files whose manifests were skipped and w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,15 @@ from pyiceberg.schema import Schema
 
 from floeplan.display import Displayed
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.metadata.manifests.manifest_list import ManifestListTable
+from floeplan.metadata.manifests.manifest_list import LiveCounts, ManifestListTable
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.parquet.prune.selection import distinct
 from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.build import push_not
 from floeplan.predicate.compile import CompileResult
-from floeplan.predicate.ir import Column
+from floeplan.predicate.ir import Column, IrExpr
 from floeplan.scan.model import PlannedFiles, PlanWarning
 from floeplan.snapshot.effects import ConjunctEffect
-from floeplan.snapshot.passes import is_delete_manifest
 from floeplan.snapshot.reader import ScanTarget
 from floeplan.text import excerpt, human_bytes, parse_count
 from floeplan.vectors import Ints, Mask
@@ -63,7 +64,7 @@ class PlannedScan(Displayed):
     @property
     def specs(self) -> tuple[SpecSummary, ...]:
         """The summary per partition spec, with how the predicate was lifted through each; computed on each access."""
-        return _summarise_specs(self.totals, self.files)
+        return summarise_specs(self.totals, self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,9 @@ class PassSummary:
     effects: tuple[ConjunctEffect, ...]
     milliseconds: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {**_plain(self), "effects": [effect.to_dict() for effect in self.effects]}
+    def to_dict(self, text: Callable[[IrExpr], str] = str) -> dict[str, Any]:
+        """The JSON form; ``text`` formats predicates."""
+        return {**_plain(self), "effects": [effect.to_dict(text) for effect in self.effects]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class SpecSummary:
 
 def _plain(numbers: ScanPlanSummary | PassSummary | LeafNote | SpecSummary) -> dict[str, Any]:
     """Fields by name. ``asdict`` would copy each value, and every scan is reported."""
-    return {field.name: getattr(numbers, field.name) for field in fields(numbers)}
+    return {name: getattr(numbers, name) for name in numbers.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,53 +174,54 @@ class Totals:
 
 def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanSummary:
     """The summary of a plan."""
-    data = ~is_delete_manifest(run.manifests)
+    data, deletes = run.manifests.counts
     rows_kept = np.array(files.entries.record_count)
     for row, groups in files.row_groups.items():
         rows_kept[row] = groups.rows
     row_groups_kept = sum(len(groups.kept) for groups in files.row_groups.values())
+    data_kept = int(np.count_nonzero(run.manifests.is_data & run.kept))
     return ScanPlanSummary(
-        manifests_total=int(data.sum()),
-        manifests_kept=int((data & run.kept).sum()),
-        delete_manifests_total=int((~data).sum()),
-        delete_manifests_kept=int((~data & run.kept).sum()),
-        files_total=_live_total(run, data, "files", "total-data-files"),
+        manifests_total=data.manifests,
+        manifests_kept=data_kept,
+        delete_manifests_total=deletes.manifests,
+        delete_manifests_kept=int(np.count_nonzero(run.kept)) - data_kept,
+        files_total=_total(run, data.files, "total-data-files"),
         files_kept=len(files),
         row_groups_total=run.row_groups_total,
         row_groups_kept=None if run.row_groups_total is None else row_groups_kept,
-        rows_total=_live_total(run, data, "rows", "total-records"),
+        rows_total=_total(run, data.rows, "total-records"),
         rows_kept=int(rows_kept.sum()),
         bytes_total=_summary_number(run, "total-files-size"),
         bytes_kept=int(_file_bytes(files, run.projected).sum()),
-        deletes_total=_live_total(run, ~data, "files", "total-delete-files"),
+        deletes_total=_total(run, deletes.files, "total-delete-files"),
         deletes_kept=len(distinct(files.matches.deletes)) if len(files.deletes) else 0,
         planning_ms=round(planning_ms, 3),
     )
 
 
-def _summarise_specs(run: Totals, files: PlannedFiles) -> tuple[SpecSummary, ...]:
-    """The summary of every spec of the table."""
-    sizes = _file_bytes(files, run.projected)
-    is_data, schema = ~is_delete_manifest(run.manifests), run.target.metadata.schema()
+def summarise_specs(run: Totals, files: PlannedFiles, text: Callable[[IrExpr], str] = str) -> tuple[SpecSummary, ...]:
+    """The summary of every spec of the table; ``text`` formats predicates."""
+    sizes, spec_of = _file_bytes(files, run.projected), files.entries.spec_id
+    manifests, schema, predicate = run.manifests, run.target.metadata.schema(), push_not(run.compiled.predicate)
     found = []
     for spec in sorted(run.target.metadata.partition_specs, key=lambda spec: spec.spec_id):
         # The spec as text: ``day(ts), bucket[8](id)``.
         named = [(str(f.transform), schema.find_column_name(f.source_id) or f.name) for f in spec.fields]
         parts = [source if transform == "identity" else f"{transform}({source})" for transform, source in named]
-        of_spec = is_data & (run.manifests.spec_id == spec.spec_id)
-        kept = files.entries.spec_id == spec.spec_id
-        notes = run.union.spec(spec.spec_id).notes(run.compiled.predicate)
+        counts = manifests.spec_counts.get(spec.spec_id, LiveCounts(0, 0, 0))
+        kept = spec_of == spec.spec_id
+        notes = run.union.spec(spec.spec_id).notes(predicate)
         summary = SpecSummary(
             spec_id=spec.spec_id,
             spec=", ".join(parts) or "unpartitioned",
-            manifests_total=int(of_spec.sum()),
-            manifests_kept=int((of_spec & run.kept).sum()),
+            manifests_total=counts.manifests,
+            manifests_kept=int(np.count_nonzero(manifests.by_spec[spec.spec_id] & run.kept)) if counts.manifests else 0,
             # A leaf of a metadata tree may have files of several specs, of which it counts only the sum.
-            files_total=None if (run.manifests.spec_id[is_data] < 0).any() else _live_total(run, of_spec, "files"),
-            files_kept=int(kept.sum()),
+            files_total=None if -1 in manifests.by_spec else counts.files,
+            files_kept=int(np.count_nonzero(kept)),
             bytes_kept=int(sizes[kept].sum()),
             recovered=_recovered(run, files.entries.filter(kept), spec.spec_id) if run.recover else None,
-            notes=tuple(LeafNote(str(n.leaf), n.field, n.exactness.value, n.reason) for n in notes),
+            notes=tuple(LeafNote(text(n.leaf), n.field, n.exactness.value, n.reason) for n in notes),
         )
         found.append(summary)
     return tuple(found)
@@ -237,12 +239,9 @@ def _file_bytes(files: PlannedFiles, projected: frozenset[int] | None) -> Ints:
     return sizes
 
 
-def _live_total(run: Totals, chosen: Mask, what: str, key: str | None = None) -> int | None:
+def _total(run: Totals, counted: int | None, key: str) -> int | None:
     """Live files or rows by the manifest list's counts; by the snapshot's totals where counts were not written."""
-    counts = [getattr(run.manifests, f"{status}_{what}")[chosen] for status in ("added", "existing")]
-    if any((count < 0).any() for count in counts):
-        return None if key is None else _summary_number(run, key)
-    return sum(int(count.sum()) for count in counts)
+    return _summary_number(run, key) if counted is None else counted
 
 
 def _summary_number(run: Totals, key: str) -> int | None:

@@ -54,7 +54,7 @@ from floeplan.predicate.ir import (
 from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.stats import ColumnStats, StatsTable, TriState
 from floeplan.scan.model import ReportStore
-from floeplan.scan.planned_scan import PlannedScan
+from floeplan.scan.planned_scan import PlannedScan, summarise_specs
 from floeplan.text import document_text, excerpt
 
 if TYPE_CHECKING:
@@ -100,6 +100,14 @@ _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 def scan_report(plan: PlannedScan) -> dict[str, Any]:
     """The report of one plan; unknown metrics are left out."""
     snapshot, predicate = plan.target.snapshot, plan.compiled.predicate
+    texts: dict[int, tuple[IrExpr, str]] = {}
+
+    def text(expr: IrExpr) -> str:
+        """Every pass and spec names the same leaves: each is formatted once."""
+        if id(expr) not in texts:
+            texts[id(expr)] = expr, str(expr)
+        return texts[id(expr)][1]
+
     return {
         "report-type": "scan-report",
         "table-name": plan.target.name,
@@ -119,9 +127,9 @@ def scan_report(plan: PlannedScan) -> dict[str, Any]:
             "summary": plan.summary.to_dict(),
             "specs": [
                 _shortened(spec.to_dict(), "notes") | {"undecided": _undecided(plan, spec.spec_id)}
-                for spec in plan.specs
+                for spec in summarise_specs(plan.totals, plan.files, text)
             ],
-            "passes": [_shortened(step.to_dict(), "effects") for step in plan.passes],
+            "passes": [_shortened(step.to_dict(text), "effects") for step in plan.passes],
             "warnings": [warning.to_dict() for warning in plan.warnings[:20]],
         },
     }
@@ -159,6 +167,7 @@ def _metrics(plan: PlannedScan) -> dict[str, Any]:
     summary, files = plan.summary, plan.files
     used = distinct(files.matches.deletes)
     kinds = files.delete_kinds
+    by_kind = np.bincount(kinds[used], minlength=len(DeleteKind)).tolist()
     nanoseconds = round(summary.planning_ms * 1_000_000)
     counts = {
         "result-data-files": summary.files_kept,
@@ -172,9 +181,9 @@ def _metrics(plan: PlannedScan) -> dict[str, Any]:
         "scanned-delete-manifests": summary.delete_manifests_kept,
         "skipped-delete-manifests": summary.delete_manifests_total - summary.delete_manifests_kept,
         "indexed-delete-files": len(kinds),
-        "equality-delete-files": int(np.isin(kinds[used], _EQUALITY).sum()),
-        "positional-delete-files": int(np.isin(kinds[used], _POSITIONAL).sum()),
-        "dvs": int((kinds[used] == DeleteKind.VECTOR).sum()),
+        "equality-delete-files": sum(by_kind[kind] for kind in _EQUALITY),
+        "positional-delete-files": sum(by_kind[kind] for kind in _POSITIONAL),
+        "dvs": by_kind[DeleteKind.VECTOR],
     }
     sizes = {
         "total-file-size-in-bytes": int(files.entries.ints("file_size_in_bytes").sum()),

@@ -196,18 +196,19 @@ class ConjunctEffect:
     @property
     def decisions(self) -> Decisions:
         """Its decisions on all containers."""
-        return sum(self.by_spec.values(), Decisions())
+        found = tuple(self.by_spec.values())
+        return reduce(Decisions.__add__, found) if found else Decisions()
 
     @property
     def dropped(self) -> int:
         """The containers it would drop alone."""
         return self.decisions.dropped
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+    def to_dict(self, text: Callable[[IrExpr], str] = str) -> dict[str, Any]:
+        """The JSON form; ``text`` formats the operand."""
         found = self.decisions
         return {
-            "predicate": self.predicate,
+            "predicate": text(self.conjunct),
             "dropped": found.dropped,
             "why": self.why,
             "decided": found.decided.value,
@@ -218,14 +219,14 @@ class ConjunctEffect:
         }
 
 
-def manifest_effects(evaluation: Evaluation, chosen: Mask, spec_id: npt.NDArray[Any]) -> tuple[ConjunctEffect, ...]:
-    """The effects of pass 1: of partition summaries, and of bounds where manifests have them."""
+def manifest_effects(evaluation: Evaluation, by_spec: Mapping[int, Mask]) -> tuple[ConjunctEffect, ...]:
+    """The effects of pass 1 on the manifests of each spec: of summaries, and of bounds where manifests have them."""
     alone = evaluation.parts if evaluation.by_partition is None else evaluation.by_partition
     masks = []
     for part, partition in zip(evaluation.parts, alone, strict=True):
         by_partition = ~partition.keep | partition.all_match
         masks.append((~part.keep, by_partition, (~part.keep | part.all_match) & ~by_partition))
-    counted_by_spec = _decisions(_masks_by_spec(spec_id, chosen), masks)
+    counted_by_spec = _decisions(by_spec, masks)
     return tuple(map(ConjunctEffect, evaluation.conjuncts, counted_by_spec))
 
 
@@ -239,7 +240,8 @@ def entry_effects(
         by_partition = ~alone.keep | alone.all_match
         undecided = part.keep & ~part.all_match
         by_bounds = ~undecided & ~by_partition
-        masks.append((~part.keep, by_partition, by_bounds, undecided & _without_bounds(conjunct, answers)))
+        bare = undecided & _without_bounds(conjunct, answers) if undecided.any() else undecided
+        masks.append((~part.keep, by_partition, by_bounds, bare))
     found = []
     for conjunct, by_spec in zip(evaluation.conjuncts, _decisions(_masks_by_spec(spec_id, live), masks), strict=True):
         effect = ConjunctEffect(conjunct, by_spec)

@@ -12,8 +12,9 @@ Fail-safe: a leaf about which nothing is known keeps the file; a spec that the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +33,14 @@ from floeplan.metadata.manifests.entries import (
     concat_columns,
     no_entries,
 )
-from floeplan.metadata.manifests.manifest_list import DELETES, ManifestListTable
+from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.stats import file_stats, manifest_stats
 from floeplan.partition.fields import SourceTypes
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType, partition_answer
-from floeplan.predicate.build import and_, conjuncts
+from floeplan.predicate.build import and_, column_of, conjuncts
 from floeplan.predicate.evaluate import answer_leaf
-from floeplan.predicate.ir import Column, IrExpr
+from floeplan.predicate.ir import Cmp, Column, IrExpr, IsNaN, IsNull, StartsWith
 from floeplan.predicate.stats import StatsTable, Tri, kleene, to_mask
 from floeplan.snapshot.effects import (
     ConjunctEffect,
@@ -55,13 +56,15 @@ from floeplan.vectors import Ints, Mask
 _BITS = 31
 """Conjuncts folded at a time: their bits and the number of the pattern so far fit into 64 bits."""
 
+_REMEMBERED = (Cmp, IsNull, IsNaN, StartsWith)
 _MOST_COUNTED = 1 << 16
 """Pattern numbers up to this are renumbered by counting, larger ones by sorting."""
 
 
-def is_delete_manifest(manifests: ManifestListTable) -> Mask:
-    """Which manifests are delete manifests."""
-    return np.asarray(manifests.content == DELETES)
+class RememberAnswer(Protocol):
+    """Returns the answer to a leaf from a source of statistics, computed once for all plans of a snapshot."""
+
+    def __call__(self, source: str, leaf: IrExpr, answer: Callable[[], Tri]) -> Tri: ...
 
 
 def evaluate_manifests(
@@ -69,27 +72,40 @@ def evaluate_manifests(
     manifests: ManifestListTable,
     bounds: StatsTable | None = None,
     summaries: StatsTable | None = None,
+    remember: RememberAnswer | None = None,
 ) -> Evaluation:
     """Pass 1: evaluate the partition summaries of all specs; manifests without live files never match.
 
     ``bounds`` are statistics of columns for each manifest, which metadata trees have instead of summaries, and which
-    servers compute. ``summaries`` are the decoded partition summaries, if they are known.
+    servers compute. ``summaries`` are the decoded partition summaries, if they are known. ``remember`` keeps the
+    answers to leaves for other plans of the snapshot.
     """
-    live = ~((manifests.added_files == 0) & (manifests.existing_files == 0))
+    live = manifests.is_live
     found = manifest_stats(manifests, predicate.fields) if summaries is None else summaries
     stats = StatsTable(found.length, found.columns, live)
     fields = [field.bound for field in predicate.fields]
 
     known: dict[int, Tri] = {}
 
+    def answered(source: str, leaf: IrExpr, answer: Callable[[], Tri]) -> Tri:
+        # Hashing a long list takes as long as its evaluation.
+        return answer() if remember is None or not isinstance(leaf, _REMEMBERED) else remember(source, leaf, answer)
+
     def by_partition(leaf: IrExpr) -> Tri:
         if id(leaf) not in known:
-            known[id(leaf)] = partition_answer(leaf, fields, stats)
+            known[id(leaf)] = answered("partition", leaf, lambda: partition_answer(leaf, fields, stats))
         return known[id(leaf)]
 
     if bounds is None:
         return evaluate_conjuncts(predicate.expr, live, by_partition)
-    both = evaluate_conjuncts(predicate.expr, live, lambda leaf: by_partition(leaf).refine(answer_leaf(leaf, bounds)))
+
+    def by_both(leaf: IrExpr) -> Tri:
+        column = column_of(leaf)
+        if column is None or column.field_id not in bounds.columns:
+            return by_partition(leaf)
+        return answered("both", leaf, lambda: by_partition(leaf).refine(answer_leaf(leaf, bounds)))
+
+    both = evaluate_conjuncts(predicate.expr, live, by_both)
     return replace(both, by_partition=tuple(kleene(operand, live, by_partition) for operand in both.conjuncts))
 
 

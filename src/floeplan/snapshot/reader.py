@@ -41,7 +41,7 @@ from floeplan.metadata.manifests.reader import TruncatedList, find_truncation, r
 from floeplan.metadata.manifests.stats import manifest_stats
 from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.schemas import fields_by_id
-from floeplan.snapshot.passes import DELETE_COLUMNS, ScanDeletes
+from floeplan.snapshot.passes import DELETE_COLUMNS, RememberAnswer, ScanDeletes
 from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
@@ -206,9 +206,7 @@ class SnapshotReader:
 
     def manifest_rows(self, content: int, keep: Mask | None = None) -> Ints:
         """The rows of the manifest list with data or delete manifests that have live files and that ``keep`` admits."""
-        # Counts that were not written are -1: such a manifest may have live files.
-        live = (self.manifests.added_files != 0) | (self.manifests.existing_files != 0)
-        chosen = live & (self.manifests.content == content)
+        chosen = self.manifests.is_live & (self.manifests.content == content)
         return np.flatnonzero(chosen if keep is None else chosen & keep)
 
     def manifest_summaries(self, fields: Sequence[UnionField]) -> StatsTable:
@@ -225,6 +223,11 @@ class SnapshotReader:
             )
         leaf_stats = getattr(self.root, "leaf_stats", None)
         return None if leaf_stats is None else leaf_stats(columns)
+
+    @property
+    def remember(self) -> RememberAnswer | None:
+        """Keeps answers to leaves for each manifest, if a memory of entries does."""
+        return self.cache.remember if isinstance(self.cache, HeldEntries) else None
 
     def entries(self, rows: Ints | None, columns: EntryColumns, *, live: bool = True) -> EntriesTable:
         """Read the manifest entries of these rows of the manifest list, in that order.

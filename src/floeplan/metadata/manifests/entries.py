@@ -27,9 +27,10 @@ null sequence numbers, snapshot ids and first row ids are inherited.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,7 @@ from floeplan.metadata.avro.program import Fields, Items, Keyed, Scalar, Want
 from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.values import number_array, partition_arrow_type
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.stats import POOL
+from floeplan.predicate.stats import POOL, ColumnStats
 from floeplan.vectors import Ints, Mask, arrow, integers, valid_mask, without_nulls
 
 REQUIRED = frozenset({"status", "file_path", "record_count", "file_size_in_bytes"})
@@ -243,11 +244,24 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """The table that entries are consecutive rows of, and its statistics as far as they are decoded."""
+
+    whole: EntriesTable
+    start: int
+    decoded: dict[Hashable, ColumnStats]
+
+
+@dataclass(frozen=True, slots=True)
 class EntriesTable:
-    """Entries with the types of their partition columns by union field id."""
+    """Entries with the types of their partition columns by union field id.
+
+    ``slice_of`` is a table in memory that these are rows of: decoding its statistics once serves all its slices.
+    """
 
     table: pa.Table
     partition_types: Mapping[int, PrimitiveType]
+    slice_of: Slice | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         count: int = self.table.num_rows
@@ -361,11 +375,18 @@ _WHOLE = EntryColumns(WHOLE)
 def no_entries(union: UnionPartitionType, columns: EntryColumns = _WHOLE) -> EntriesTable:
     """The empty table that reading these columns from no manifest returns; statistics by field are not supported."""
     types = _union_types(union)
-    named = {name: ENTRY_TYPES[name] for name in ("spec_id", *columns.column_names(()))} | _partition_arrow_types(types)
+    return EntriesTable(_empty_table(columns, tuple(types.items())), types)
+
+
+@lru_cache(maxsize=64)
+def _empty_table(columns: EntryColumns, partition: tuple[tuple[int, PrimitiveType], ...]) -> pa.Table:
+    """Cached, because every plan of a table without deletes needs it."""
+    fixed = {name: ENTRY_TYPES[name] for name in ("spec_id", *columns.column_names(()))}
+    named = fixed | _partition_arrow_types(dict(partition))
     # One empty array per type: making them costs more than the rest of an empty plan.
     nothing = {type_: pa.nulls(0, type_) for type_ in set(named.values())}
     arrays = [nothing[type_] for type_ in named.values()]
-    return EntriesTable(pa.Table.from_arrays(arrays, names=list(named)), types)
+    return pa.Table.from_arrays(arrays, names=list(named))
 
 
 def concat_entries(tables: Sequence[EntriesTable], union: UnionPartitionType) -> EntriesTable:

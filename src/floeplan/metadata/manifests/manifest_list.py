@@ -7,8 +7,9 @@ format 4 are resolved.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +112,15 @@ class Summaries:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveCounts:
+    """What some manifests hold: ``files`` and ``rows`` are live ones, ``None`` where a manifest has no count."""
+
+    manifests: int
+    files: int | None
+    rows: int | None
+
+
+@dataclass(frozen=True)
 class ManifestListTable:
     """One row per manifest; numbers that were not written are -1 unless the specification gives them a value.
 
@@ -148,6 +158,40 @@ class ManifestListTable:
 
     def __len__(self) -> int:
         return len(self.length)
+
+    @cached_property
+    def is_data(self) -> Mask:
+        """Which manifests have data files."""
+        return np.asarray(self.content != DELETES)
+
+    @cached_property
+    def is_live(self) -> Mask:
+        """Which manifests may have live files; a count that was not written is not 0."""
+        return np.asarray((self.added_files != 0) | (self.existing_files != 0))
+
+    @cached_property
+    def by_spec(self) -> Mapping[int, Mask]:
+        """The data manifests of each spec; -1 for manifests of several specs, which metadata trees have."""
+        return {spec: self.is_data & (self.spec_id == spec) for spec in np.unique(self.spec_id[self.is_data]).tolist()}
+
+    @cached_property
+    def counts(self) -> tuple[LiveCounts, LiveCounts]:
+        """The counts of data manifests and of delete manifests."""
+        return self._counts(self.is_data), self._counts(~self.is_data)
+
+    @cached_property
+    def spec_counts(self) -> Mapping[int, LiveCounts]:
+        """The counts of the data manifests of each spec."""
+        return {spec: self._counts(chosen) for spec, chosen in self.by_spec.items()}
+
+    def _counts(self, chosen: Mask) -> LiveCounts:
+        files, rows = ((self.added_files, self.existing_files), (self.added_rows, self.existing_rows))
+
+        def total(counts: tuple[Ints, Ints]) -> int | None:
+            found = [count[chosen] for count in counts]
+            return None if any((count < 0).any() for count in found) else sum(int(count.sum()) for count in found)
+
+        return LiveCounts(int(np.count_nonzero(chosen)), total(files), total(rows))
 
     def paths(self, rows: Ints) -> list[str]:
         """The locations of these rows, in their order."""

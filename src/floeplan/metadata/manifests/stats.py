@@ -12,11 +12,12 @@ and unknown keeps the container.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.types import DoubleType, FloatType, UnknownType
+from pyiceberg.types import DoubleType, FloatType, PrimitiveType, UnknownType
 
 from floeplan import arrow_compute as pc
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
@@ -60,43 +61,64 @@ def manifest_stats(manifests: ManifestListTable, fields: Iterable[UnionField]) -
 
 def partition_stats(entries: EntriesTable, fields: Iterable[UnionField]) -> StatsTable:
     """The exact partition value of each entry, by union field id."""
-    spec_id = entries.spec_id
+    specs = (np.flatnonzero(np.bincount(entries.spec_id + 1)) - 1).tolist()
     columns = {}
     for field in fields:
         name = partition_column(field.id)
-        member = np.logical_or.reduce([spec_id == which for which in field.positions])
-        if not member.any() or name not in entries or pa.types.is_null(entries.array(name).type):
+        if field.positions.keys().isdisjoint(specs) or name not in entries:
             continue
-        column = entries.array(name)
-        valid, values = valid_mask(column), column
-        is_nan = np.zeros(len(column), dtype=np.bool_)
-        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            values = np.frombuffer(column.buffers()[1], dtype=column.type.to_pandas_dtype())
-            values = values[column.offset : column.offset + len(column)]
-            is_nan = valid & np.isnan(values) if values.dtype.kind == "f" else is_nan
-        bound = Bound(values, valid & ~is_nan & member)
-        may_value = (valid & ~is_nan) | ~member
-        columns[field.id] = ColumnStats(~valid | ~member, is_nan | ~member, may_value, bound, bound)
+        if not pa.types.is_null(entries.array(name).type):
+            columns[field.id] = _of_slice(entries, name, partial(_partition_column, field=field))
     return StatsTable(len(entries), columns, entries.record_count != 0)
+
+
+def _partition_column(entries: EntriesTable, field: UnionField) -> ColumnStats:
+    spec_id, column = entries.spec_id, entries.array(partition_column(field.id))
+    member = np.logical_or.reduce([spec_id == which for which in field.positions])
+    valid, values = valid_mask(column), column
+    is_nan = np.zeros(len(column), dtype=np.bool_)
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        values = np.frombuffer(column.buffers()[1], dtype=column.type.to_pandas_dtype())
+        values = values[column.offset : column.offset + len(column)]
+        is_nan = valid & np.isnan(values) if values.dtype.kind == "f" else is_nan
+    bound = Bound(values, valid & ~is_nan & member)
+    may_value = (valid & ~is_nan) | ~member
+    return ColumnStats(~valid | ~member, is_nan | ~member, may_value, bound, bound)
+
+
+def _of_slice(entries: EntriesTable, key: Hashable, decode: Callable[[EntriesTable], ColumnStats]) -> ColumnStats:
+    """The statistics of a column; those of a table in memory are decoded once for all its slices."""
+    part = entries.slice_of
+    if part is None:
+        return decode(entries)
+    known = part.decoded.get(key)
+    if known is None:
+        known = part.decoded[key] = decode(part.whole)
+    return known.slice(part.start, part.start + len(entries))
 
 
 def file_stats(entries: EntriesTable, columns: Iterable[Column]) -> StatsTable:
     """The bounds and counts of each file, by field id; columns whose statistics were not read are unknown."""
+    types = {column.field_id: column.type for column in columns}
+    stats = {
+        field_id: _of_slice(entries, (field_id, str(type_)), partial(_file_column, field_id=field_id, type_=type_))
+        for field_id, type_ in types.items()
+        if f"lower.{field_id}" in entries
+    }
+    return StatsTable(len(entries), stats, entries.record_count != 0)
+
+
+def _file_column(entries: EntriesTable, field_id: int, type_: PrimitiveType) -> ColumnStats:
     rows = entries.record_count
-    stats = {}
-    for field_id, type_ in {column.field_id: column.type for column in columns}.items():
-        if f"lower.{field_id}" not in entries:
-            continue
-        # Counts are used only when the value count equals the record count, or is not written.
-        values = entries.ints(f"value_count.{field_id}")
-        counted = (values < 0) | (values == rows)
-        nulls = np.where(counted, entries.ints(f"null_count.{field_id}"), -1)
-        nans = np.zeros_like(rows)
-        if isinstance(type_, FloatType | DoubleType):
-            nans = np.where(counted, entries.ints(f"nan_count.{field_id}"), -1)
-        lower, upper = decode_bounds(type_, entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}"))
-        stats[field_id] = ColumnStats.from_counts(rows, nulls, nans, lower, upper)
-    return StatsTable(len(entries), stats, rows != 0)
+    # Counts are used only when the value count equals the record count, or is not written.
+    values = entries.ints(f"value_count.{field_id}")
+    counted = (values < 0) | (values == rows)
+    nulls = np.where(counted, entries.ints(f"null_count.{field_id}"), -1)
+    nans = np.zeros_like(rows)
+    if isinstance(type_, FloatType | DoubleType):
+        nans = np.where(counted, entries.ints(f"nan_count.{field_id}"), -1)
+    lower, upper = decode_bounds(type_, entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}"))
+    return ColumnStats.from_counts(rows, nulls, nans, lower, upper)
 
 
 def grouped_stats(files: StatsTable, counts: Ints) -> StatsTable:

@@ -14,7 +14,7 @@ empty.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 import numpy as np
@@ -191,7 +191,7 @@ def _corrupt(rows: Rows, why: str) -> CorruptMetadataError:
 def _listed(items: list[_Item], table_location: str) -> ManifestListTable:
     """The items as a manifest list; numbers that are not given are unknown."""
     empty = ManifestListTable.empty()
-    names = [name for name in ManifestListTable.__slots__ if isinstance(getattr(empty, name), np.ndarray)]
+    names = [each.name for each in fields(empty) if isinstance(getattr(empty, each.name), np.ndarray)]
     numbers = {
         name: np.array([item.numbers.get(name, UNKNOWN) for item in items], dtype=np.int64)
         for name in names
