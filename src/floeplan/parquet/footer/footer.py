@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import threading
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -383,6 +383,27 @@ def decode_footer(encoded: bytes, file: str, file_size: int) -> ParquetFooter:
         key_values=key_values,
         _encoded=encoded,
         _chunk_starts=starts,
+    )
+
+
+def join_footers(footers: Sequence[ParquetFooter]) -> ParquetFooter:
+    """The row groups of several files of one writer and schema as those of one file, to decode their chunks at once.
+
+    Offsets stay those of each file, so nothing can be read with this footer.
+    """
+    first = footers[0]
+    assert all(one.columns is first.columns and one.created_by == first.created_by for one in footers)
+    rows = np.concatenate([one.row_group_rows for one in footers])
+    before = np.cumsum([0, *(len(one._encoded) for one in footers)])
+    return replace(
+        first,
+        footer_start=max(one.footer_start for one in footers),
+        num_rows=int(rows.sum()),
+        row_group_rows=rows,
+        first_rows=np.cumsum(rows) - rows,
+        _encoded=b"".join(one._encoded for one in footers),
+        _chunk_starts=np.concatenate([one._chunk_starts + at for one, at in zip(footers, before[:-1], strict=True)]),
+        _chunks={},
     )
 
 
