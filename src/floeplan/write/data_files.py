@@ -179,19 +179,23 @@ class DataFileWriter:
         self._finished.clear()
 
     def _add(self, key: PartitionKey, rows: pa.Table) -> None:
-        while rows.num_rows:
+        rest: pa.Table | None = rows
+        while rest is not None:
             if key not in self._slots:
                 self._slots[key] = _Slot(FilePartition.of(self._target.union, key))
             self._slots.move_to_end(key)
             slot = self._slots[key]
             # Buffer what fits into the row group or file, and flush when it is full.
-            row_bytes = max(rows.nbytes, 1) / rows.num_rows
-            fitting = max(1, int((self._room(slot) - slot.waiting_bytes) / row_bytes))
-            part, rows = rows.slice(0, fitting), rows.slice(fitting)
+            room = self._room(slot) - slot.waiting_bytes
+            part, size, rest = rest, rest.nbytes, None
+            fitting = max(1, int(room * part.num_rows / max(size, 1)))
+            if fitting < part.num_rows:
+                part, rest = part.slice(0, fitting), part.slice(fitting)
+                size = part.nbytes
             slot.waiting.append(part)
-            slot.waiting_bytes += part.nbytes
-            self._buffered += part.nbytes
-            if rows.num_rows or slot.waiting_bytes >= self._room(slot):
+            slot.waiting_bytes += size
+            self._buffered += size
+            if rest is not None or slot.waiting_bytes >= self._room(slot):
                 self._flush(slot)
             while self._buffered > self._limits.buffered_bytes:
                 self._flush(max(self._slots.values(), key=lambda slot: slot.waiting_bytes))
