@@ -4,9 +4,12 @@ Evolved tables of formats 2 and 3, merge-on-read, one session, all checks enable
 table, so that all contenders change the same rows. Contenders alternate, in changing order, and the best run of each
 counts. CPU seconds of all processes, and wall seconds. The bar is 0.2 for DELETE and MERGE and 1.0 for appends; for CPU
 time alone, it is 0.4 for UPDATE, whose floor is reading its columns with PyArrow, and 0.7 for appends by tasks, whose
-floor is sending the rows to the tasks. Larger tables follow, with keys for a tenth of their rows: MERGE, whose bar is
-0.5 for CPU time, and UPDATE, once each. After each case Spark reads both forks and verifies that they have the same
-rows. The last cases commit to a table with thousands of manifests.
+floor is sending the rows to the tasks.
+
+A larger table follows, with keys for a tenth of its rows: MERGE, whose bar is 0.5 for CPU time and whose floor is
+reading its columns, and UPDATE, once each. That of format 3 is the table of format 2, upgraded. After each case Spark
+reads both forks and verifies that they have the same rows. The last cases commit to a table with thousands of
+manifests.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +26,16 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+import floeplan as fp
 from bench.cpu_clock import CpuClock
 from bench.dml_contenders import (
     IN_TASKS,
     Case,
     appends,
-    columns_read_by_update,
     deletes,
     many_manifests,
     merge,
+    reading,
     send_to_tasks,
     update,
 )
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
 
 ROWS = {"small": 600_000, "default": 6_000_000, "large": 24_000_000}
 MANIFESTS = {"small": 1_000, "default": 10_000, "large": 10_000}
-SIZED_ROWS = {"small": 1_200_000, "default": 20_000_000, "large": 50_000_000}
+SIZED_ROWS = {"small": 1_200_000, "default": 50_000_000, "large": 50_000_000}
 KEYS = (50_000, 1_000_000)
 TURNS = 3
 METRICS = ("CPU s", "wall s")
@@ -78,26 +82,29 @@ class _Bench:
             *(merge(self.spark, source(folder, min(keys, rows // 2), rows), keys) for keys in KEYS),
             *appends(self.spark, new_rows(self.spark, folder, 2 * rows, new), new),
         ]
-        return self._on_evolved(cases, rows)
+        tables = {version: evolved(self.spark, self.catalog, version, rows) for version in (2, 3)}
+        return self._on_tables(cases, tables)
 
     def at_size(self, folder: Path, rows: int) -> list[dict[str, Any]]:
         """A table of which neither side holds the rows or keys in one task."""
         keys = rows // 10
         cases = [merge(self.spark, source(folder, keys, rows), keys, at_size=True), update(self.spark)]
-        return self._on_evolved(cases, rows, f" of {rows:,} rows", turns=1)
+        written = evolved(self.spark, self.catalog, 2, rows)
+        upgraded = self._fork(written.metadata_location)
+        fp.upgrade_format(upgraded, to=3)
+        return self._on_tables(cases, {2: written, 3: upgraded.refresh()}, f" of {rows:,} rows", turns=1)
 
-    def _on_evolved(
-        self, cases: Sequence[Case], rows: int, of_rows: str = "", turns: int = TURNS
+    def _on_tables(
+        self, cases: Sequence[Case], tables: Mapping[int, Table], of_rows: str = "", turns: int = TURNS
     ) -> list[dict[str, Any]]:
         found = []
-        for version in (2, 3):
-            table = evolved(self.spark, self.catalog, version, rows)
+        for version, table in tables.items():
             for case in cases:
                 name = f"v{version}{of_rows}: {case.name}"
                 shown = self._compared(case, table.metadata_location, name, same_rows=True, turns=turns)
                 peer = shown[0]["peer"]
-                if case.name.startswith("UPDATE"):
-                    floor = columns_read_by_update(table)
+                if case.columns_read:
+                    floor = reading(table, case.columns_read)
                     shown.append(_row(f"{name}, reading its columns", METRICS[0], floor, peer))
                 if case.name.endswith(IN_TASKS):
                     clock = CpuClock()

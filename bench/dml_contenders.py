@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import floeplan as fp
 from floeplan.dml.commit import DmlResult
 from floeplan.spark.distribution import distributed
 from floeplan.spark.jvm import is_small, with_settings
-from floeplan.spark.write import BATCHES, flag_wide_rows
+from floeplan.spark.write import BATCHES, flag_wide_rows, with_unscaled_decimals
 from floeplan.tasks.runner import LOCAL_BYTES
 from floeplan.write.target import WriteTarget
 
@@ -33,13 +33,17 @@ IN_TASKS = "a DataFrame in tasks"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A change; ``statement`` names the table as ``{table}``, and the bar may be for CPU time alone."""
+    """A change; ``statement`` names the table as ``{table}``, and the bar may be for CPU time alone.
+
+    ``columns_read`` are those that a change of rows in every page keeps or compares: reading them is its floor.
+    """
 
     name: str
     bar: float
     ours: Callable[[Table], DmlResult]
     statement: str
     cpu_only: bool = False
+    columns_read: tuple[str, ...] = ()
 
 
 def deletes(spark: SparkSession, rows: int) -> list[Case]:
@@ -65,15 +69,16 @@ def update(spark: SparkSession) -> Case:
         lambda table: fp.update(table, {"price": "price + 1", "note": "'again'"}, "qty = 50", spark=spark),
         "UPDATE {table} SET price = price + 1, note = 'again' WHERE qty = 50",
         cpu_only=True,
+        columns_read=("id", "ts", "region", "customer", "qty", "price"),
     )
 
 
-def columns_read_by_update(table: Table) -> float:
-    """CPU seconds of the floor of ``update``: PyArrow decodes the columns that it keeps or compares, of all files."""
+def reading(table: Table, columns: Sequence[str]) -> float:
+    """CPU seconds in which PyArrow decodes some columns of all files."""
     paths = table.inspect.data_files().column("file_path").to_pylist()
     started = time.process_time()
     for path in paths:
-        pq.read_table(path.removeprefix("file://"), columns=["id", "ts", "region", "customer", "qty", "price"])
+        pq.read_table(path.removeprefix("file://"), columns=list(columns))
     return time.process_time() - started
 
 
@@ -94,6 +99,7 @@ def merge(spark: SparkSession, path: str, keys: int, *, at_size: bool = False) -
         f"MERGE INTO {{table}} t USING {view} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.qty = s.new_qty "
         "WHEN NOT MATCHED THEN INSERT (id, qty) VALUES (s.id, s.new_qty)",
         cpu_only=at_size,
+        columns_read=("id", "ts", "region", "customer", "price", "note") if at_size else (),
     )
 
 
@@ -130,9 +136,10 @@ def send_to_tasks(spark: SparkSession, table: Table) -> None:
         yield pa.RecordBatch.from_arrays([pa.array([rows])], names=["rows"])
 
     frame = spark.table("new_rows")
-    flagged = flag_wide_rows(frame.union(frame).union(frame))
+    flagged, target = flag_wide_rows(frame.union(frame).union(frame)), WriteTarget.of(table)
     assert flagged is not None
-    with_settings(distributed(flagged, WriteTarget.of(table)).mapInArrow(count, "rows long"), BATCHES).toArrow()
+    sent, _ = with_unscaled_decimals(flagged, target)
+    with_settings(distributed(sent, target).mapInArrow(count, "rows long"), BATCHES).toArrow()
 
 
 def many_manifests(spark: SparkSession) -> list[Case]:

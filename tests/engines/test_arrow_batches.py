@@ -21,6 +21,7 @@ from floeplan.spark.write import (
     has_default_batch_size,
     without_flag,
 )
+from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,3 +183,26 @@ def test_a_session_that_cannot_be_copied_keeps_its_batches(
     frame = spark.range(1)
     monkeypatch.setattr(spark, "_jsparkSession", None)
     assert with_settings(frame, write.BATCHES) is frame
+
+
+def test_decimals_are_appended_as_they_are(spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    """Those that distribute rows and those of more than 18 digits are sent as decimals, the others as integers."""
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS local.narrow")
+    columns = "id BIGINT, price DECIMAL(18, 4), `a b` DECIMAL(5, 2), tax DECIMAL(9, 0), total DECIMAL(38, 6)"
+    partitions = "truncate(100, tax), bucket(2, `a b`)"
+    spark.sql(f"CREATE TABLE local.narrow.decimals ({columns}) USING iceberg PARTITIONED BY ({partitions})")
+    frame = spark.range(0, 600, 1, 3).selectExpr(
+        "id",
+        "CASE WHEN id % 7 > 0 THEN CAST((id - 300) * 33333333333.0001 AS DECIMAL(18, 4)) END AS price",
+        "CAST(id - 300.55 AS DECIMAL(5, 2)) AS `a b`",
+        "CAST(id - 300 AS DECIMAL(9, 0)) AS tax",
+        "CAST((id - 300) * 1e25 AS DECIMAL(38, 6)) AS total",
+    )
+    table = local_catalog.load_table("narrow.decimals")
+    sent, types = write.with_unscaled_decimals(frame, WriteTarget.of(table))
+    assert types == {"price": pa.decimal128(18, 4)}
+    assert dict(sent.dtypes)["price"] == "bigint"
+    fp.append(table, frame)
+    written = spark.table("local.narrow.decimals")
+    assert written.exceptAll(frame).count() == 0 == frame.exceptAll(written).count()
+    assert written.where("price < 0").count() == frame.where("price < 0").count() > 0

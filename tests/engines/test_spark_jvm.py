@@ -10,7 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floeplan.spark.jvm import class_name, elements, optimized_plan, plan_nodes, reads_clock, with_settings, with_size
+from floeplan.spark.jvm import (
+    class_name,
+    elements,
+    optimized_plan,
+    plan_nodes,
+    reads_clock,
+    unscaled,
+    with_settings,
+    with_size,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +40,15 @@ def test_one_query_runs_with_its_own_settings(spark: SparkSession) -> None:
     assert copied is not query
     assert copied.toArrow().column("rows").to_pylist() == [10, 10, 5]
     assert query.toArrow().column("rows").to_pylist() == [25]
+
+
+def test_decimals_have_unscaled_values(spark: SparkSession) -> None:
+    """Without ``UnscaledValue`` there would be no frame."""
+    values = "CAST(-1.05 AS DECIMAL(12, 2)) AS `a.b`", "CAST(NULL AS DECIMAL(18, 0)) AS c", "'x' AS d"
+    found = unscaled(spark.range(1).selectExpr(*values), ["a.b", "c"])
+    assert found is not None
+    assert found.dtypes == [("a.b", "bigint"), ("c", "bigint"), ("d", "string")]
+    assert [tuple(row) for row in found.collect()] == [(-105, None, "x")]
 
 
 def test_the_optimized_plan_has_nodes_expressions_and_an_estimate(spark: SparkSession) -> None:

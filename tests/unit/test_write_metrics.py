@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import struct
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
+    DecimalType,
     DoubleType,
     FixedType,
     IntegerType,
@@ -28,11 +33,12 @@ from pyiceberg.types import (
 )
 
 from floeplan.metadata.manifests.entries import STAT_MAPS
-from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.footer.footer import join_footers, read_footer
 from floeplan.parquet.footer.statistics import Side
 from floeplan.parquet.source import open_source
 from floeplan.write.data_files import write_data_files
-from floeplan.write.metrics import file_metrics, single_value
+from floeplan.write.metrics import file_metrics, metrics_of_files, single_value
+from floeplan.write.parquet_file import row_group_metrics
 from floeplan.write.target import COUNTS, FULL, NONE, TRUNCATE_16, MetricsMode, MetricsModes
 from tests.support.tables.layouts import target
 
@@ -161,9 +167,11 @@ def test_nulls_of_structs_count_for_their_fields(tmp_path: Path) -> None:
     assert found["null_value_counts"] == {2: 2, 3: 1}
 
 
-def footer_of(table: pa.Table) -> Any:
+def footer_of(table: pa.Table, **options: Any) -> Any:
     sink = io.BytesIO()
-    pq.write_table(table, sink)
+    with pq.ParquetWriter(sink, table.schema) as writer:
+        if table.num_rows:
+            writer.write_table(table, **options)
     return read_footer(open_source(sink.getvalue()))
 
 
@@ -176,6 +184,50 @@ def test_nan_counts_are_unknown_in_files_of_other_writers() -> None:
     assert from_bytes(DoubleType(), metrics.upper_bounds[1]) == 1.0
     all_nan = footer_of(pa.table([[math.nan]], schema=pa.schema([field])))
     assert file_metrics(all_nan, FLOATS, MetricsModes({}, FULL)).lower_bounds == {}
+
+
+def test_a_row_group_whose_bound_is_nan_leaves_the_file_without_that_bound() -> None:
+    """Some writers state NaN when any value is NaN: the other values of the row group are not bounded."""
+    field = pa.field("f", pa.float64(), metadata={"PARQUET:field_id": "1"})
+    footer = footer_of(pa.table([[-5.0, math.nan]], schema=pa.schema([field])))
+    footer._chunks[0] = replace(footer.chunks(0), min_value=(struct.pack("<d", math.nan),))
+    metrics = file_metrics(footer, FLOATS, MetricsModes({}, FULL))
+    assert (metrics.lower_bounds, from_bytes(DoubleType(), metrics.upper_bounds[1])) == ({}, -5.0)
+
+
+COLUMNS = {
+    "n": (IntegerType(), pa.int32(), [3, None, -1, 7, None, None]),
+    "f": (DoubleType(), pa.float64(), [1.5, math.nan, None, -0.0, math.nan, 2.5]),
+    "t": (StringType(), pa.large_string(), ["b" * 20, "a", "é" * 5000, None, "zz", None]),
+    "d": (DecimalType(20, 2), pa.decimal128(20, 2), [*map(Decimal, ("1.00", "-2.50", "3.00")), None, None, Decimal(9)]),
+    "b": (BooleanType(), pa.bool_(), [True, None, False, True, True, None]),
+    "s": (TimestampType(), pa.timestamp("us"), [5, 4, 3, 2, 1, None]),
+}
+
+
+@pytest.mark.parametrize("by_writer", [True, False], ids=["own", "other writer"])
+def test_files_together_have_the_metrics_that_each_has_alone(by_writer: bool) -> None:
+    """Including one without rows, one of several row groups, and row groups without values."""
+    numbered = list(enumerate(COLUMNS.items(), start=1))
+    schema = Schema(*(NestedField(number, name, type_) for number, (name, (type_, _, _)) in numbered))
+    fields = [
+        pa.field(name, type_, metadata={"PARQUET:field_id": str(number)}) for number, (name, (_, type_, _)) in numbered
+    ]
+    rows = pa.Table.from_arrays(
+        [pa.array(values, type_) for _, type_, values in COLUMNS.values()], schema=pa.schema(fields)
+    )
+    tables, step = [rows.slice(0, 2), rows.slice(0, 0), rows, rows.slice(4), rows.slice(5)], 2
+    footers = [footer_of(table, row_group_size=step) for table in tables]
+    parts = [[table.slice(at, step) for at in range(0, table.num_rows, step)] for table in tables]
+    groups = [[row_group_metrics(part) for part in table] if by_writer else [] for table in parts]
+    modes = MetricsModes({}, TRUNCATE_16)
+    alone = [file_metrics(footer, schema, modes, own) for footer, own in zip(footers, groups, strict=True)]
+    counts, joined = [footer.num_row_groups for footer in footers], join_footers(footers)
+    assert counts == [1, 0, 3, 1, 1]
+    together = metrics_of_files(joined, counts, schema, modes, [group for own in groups for group in own])
+    assert together == alone
+    assert (alone[2].value_counts[1], alone[2].null_value_counts[1]) == (6, 3)
+    assert alone[2].upper_bounds[3] == ("é" * 15 + "ê").encode() if by_writer else 3 not in alone[2].upper_bounds
 
 
 def test_bounds_are_stated_in_the_type_of_the_table() -> None:

@@ -6,6 +6,8 @@
   It needs the optimizer's size estimate (``optimized_plan``), which PySpark only prints (``explain(mode="cost")``).
 - ``with_size`` gives Spark the size and number of the rows it reads, by which it chooses and (with
   ``spark.sql.cbo.enabled``) orders joins; there is no public way to do so.
+- ``unscaled`` sends decimals to Python tasks as integers. Spark makes a ``BigDecimal`` of each to write it to an Arrow
+  vector, which takes 0.1 microseconds; its expression of unscaled values is no SQL function.
 - ``pushdown`` reads the filters and columns of each table from the optimized plan, unless the query ``reads_clock``.
 
 A DataFrame is small if Spark's own estimate is small and its query consists of operators whose output is never larger
@@ -19,11 +21,13 @@ fails when Spark changes the APIs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+
+from floeplan.spark.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,6 +57,20 @@ def with_settings(frame: DataFrame, settings: Mapping[str, str]) -> DataFrame:
         return type(frame)(datasets.ofRows(copied, frame._jdf.queryExecution().analyzed()), session)
     except Exception:  # py4j raises many classes; the settings are an optimisation
         return frame
+
+
+def unscaled(frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
+    """The rows with some decimals of up to 18 digits as their unscaled values; ``None`` where that is not possible."""
+    session: Any = frame.sparkSession
+    try:
+        from pyspark.sql.classic.column import Column
+
+        sql, query = session._jvm.org.apache.spark.sql, frame._jdf
+        utils, value = sql.classic.ExpressionUtils, sql.catalyst.expressions.UnscaledValue
+        found = {name: Column(utils.column(value(utils.expression(query.col(quoted(name)))))) for name in names}
+        return frame.withColumns(found)
+    except Exception:  # py4j raises many classes; integers are an optimisation
+        return None
 
 
 def collect_if_small(frame: DataFrame, max_bytes: int) -> pa.Table | None:

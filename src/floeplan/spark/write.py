@@ -11,6 +11,8 @@ joined merge keeps Spark's batches: the computation is 4 % of its cost, and repe
 cost more.) The batch size is a setting of the session, so the query runs in a copy of its session: other queries keep
 their batches, and settings that change in the meantime are not lost.
 
+Decimals of up to 18 digits are sent as integers (``jvm.unscaled``), except those that rows are distributed by.
+
 Fail-safe: a task reports the files it wrote through a Spark accumulator, which reaches the driver when the task ends,
 even if the job fails later. The results of a failed job never arrive, so its files cannot be committed and are removed.
 Files of tasks that were still running stay as orphans, as do all files of a failed job on Spark Connect, which has no
@@ -20,7 +22,7 @@ their own, and Spark Connect, whose sessions cannot be copied, keep Spark's batc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -28,13 +30,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, NullType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, DecimalType, NullType, StringType, StructType
 
 from floeplan.errors import FloeplanError
 from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.spark.distribution import distributed
-from floeplan.spark.jvm import FIXED_WIDTH, collect_if_small, with_settings
+from floeplan.spark.jvm import FIXED_WIDTH, collect_if_small, unscaled, with_settings
 from floeplan.spark.types import quoted, unused_name
 from floeplan.tasks import runner
 from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, result_batch
@@ -112,17 +114,19 @@ def _write_in_tasks(
     frame: DataFrame, target: WriteTarget, keep: Callable[[EntriesTable], None], *, row_batches: bool
 ) -> None:
     """Write rows in the tasks that compute them; with ``row_batches`` the last column flags wide rows."""
+    sent, decimals = with_unscaled_decimals(frame, target)
     with removed_on_failure(frame.sparkSession, target.files) as report:
 
         def write(batches: _Batches) -> EntriesTable:
-            rows = coalesce_batches(without_flag(batches) if row_batches else iter(batches))
+            tables = coalesce_batches(without_flag(batches) if row_batches else iter(batches))
+            rows = (_with_decimals(table, decimals) for table in tables)
             return report(write_data_files(target, rows, file_name_token=new_attempt(), sort=True))
 
         @reusable
         def run(batches: _Batches) -> Iterator[pa.RecordBatch]:
             yield result_batch(0, partial(write, batches))
 
-        query = distributed(frame, target).mapInArrow(run, RESULT_SCHEMA)
+        query = distributed(sent, target).mapInArrow(run, RESULT_SCHEMA)
         results = (with_settings(query, BATCHES) if row_batches else query).toArrow()
         load_results(results, partial(remove_written_files, files=target.files), keep)
 
@@ -167,6 +171,31 @@ def _unbounded_values(name: str, type_: DataType) -> list[str] | None:
             inner = [_unbounded_values(f"{name}.{quoted(field.name)}", field.dataType) for field in fields]
             return None if None in inner else [value for values in inner for value in values or ()]
     return [] if isinstance(type_, NullType) or type_.typeName() in FIXED_WIDTH else None
+
+
+def with_unscaled_decimals(frame: DataFrame, target: WriteTarget) -> tuple[DataFrame, dict[str, pa.DataType]]:
+    """The rows with unscaled values instead of decimals, except those they are distributed by, and their types."""
+    fields = (*target.spec.fields, *target.sort_order.fields)
+    keys = {(target.schema.find_column_name(field.source_id) or "").partition(".")[0] for field in fields}
+    types = {
+        field.name: pa.decimal128(field.dataType.precision, field.dataType.scale)
+        for field in frame.schema.fields
+        if isinstance(field.dataType, DecimalType) and field.dataType.precision <= 18 and field.name not in keys
+    }
+    sent = unscaled(frame, list(types)) if types else None
+    return (frame, {}) if sent is None else (sent, types)
+
+
+def _with_decimals(rows: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """The rows with decimals instead of their unscaled values."""
+    for name, type_ in types.items():
+        integers = rows.column(name).cast(pa.decimal128(19, 0))  # the same bytes as those of any scale
+        chunks = [
+            pa.Array.from_buffers(type_, len(chunk), chunk.buffers(), chunk.null_count, chunk.offset)
+            for chunk in integers.chunks
+        ]
+        rows = rows.set_column(rows.schema.get_field_index(name), name, pa.chunked_array(chunks, type_))
+    return rows
 
 
 @contextmanager

@@ -16,10 +16,11 @@ failed attempt removes its files.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
@@ -27,6 +28,7 @@ from pyiceberg.schema import Schema
 from floeplan.formats.stored import PARQUET
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.opaque_types import is_variant
+from floeplan.parquet.footer.footer import join_footers
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
 from floeplan.scan.file_rows import FileRows, OpenFile
@@ -34,7 +36,7 @@ from floeplan.scan.metadata_columns import LAST_UPDATED, ROW_ID
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import NO_LAYOUTS, Layouts, project, with_layouts
 from floeplan.write.conform import Rows, conform
-from floeplan.write.metrics import FileEntry, added_entries, file_metrics
+from floeplan.write.metrics import FileEntry, added_entries, metrics_of_files
 from floeplan.write.parquet_file import ParquetFile, WrittenFile, high_cardinality_columns
 from floeplan.write.partitioning import FilePartition, sort_rows, split
 from floeplan.write.target import WriteTarget
@@ -116,7 +118,7 @@ class DataFileWriter:
         self._slots: OrderedDict[PartitionKey, _Slot] = OrderedDict()
         self._buffered = 0
         self._encoded = self._taken = 0
-        self._begun = 0
+        self._begun = self._open = 0
         self._plain: frozenset[str] | None = None
         self._layout: pa.Schema | None = None
         self._finished: list[tuple[WrittenFile | WrittenRows, FilePartition]] = []
@@ -165,8 +167,7 @@ class DataFileWriter:
         """Close all files, and return the entries of all written files."""
         self._close_all()
         order = self._target.sort_order.order_id if self._sort else 0
-        entries = [data_entry(self._target, file, partition, order) for file, partition in self._finished]
-        return added_entries(entries, self._target.union)
+        return added_entries(data_entries(self._target, self._finished, order), self._target.union)
 
     def abort(self) -> None:
         """Remove all written files."""
@@ -178,19 +179,23 @@ class DataFileWriter:
         self._finished.clear()
 
     def _add(self, key: PartitionKey, rows: pa.Table) -> None:
-        while rows.num_rows:
+        rest: pa.Table | None = rows
+        while rest is not None:
             if key not in self._slots:
                 self._slots[key] = _Slot(FilePartition.of(self._target.union, key))
             self._slots.move_to_end(key)
             slot = self._slots[key]
             # Buffer what fits into the row group or file, and flush when it is full.
-            row_bytes = max(rows.nbytes, 1) / rows.num_rows
-            fitting = max(1, int((self._room(slot) - slot.waiting_bytes) / row_bytes))
-            part, rows = rows.slice(0, fitting), rows.slice(fitting)
+            room = self._room(slot) - slot.waiting_bytes
+            part, size, rest = rest, rest.nbytes, None
+            fitting = max(1, int(room * part.num_rows / max(size, 1)))
+            if fitting < part.num_rows:
+                part, rest = part.slice(0, fitting), part.slice(fitting)
+                size = part.nbytes
             slot.waiting.append(part)
-            slot.waiting_bytes += part.nbytes
-            self._buffered += part.nbytes
-            if rows.num_rows or slot.waiting_bytes >= self._room(slot):
+            slot.waiting_bytes += size
+            self._buffered += size
+            if rest is not None or slot.waiting_bytes >= self._room(slot):
                 self._flush(slot)
             while self._buffered > self._limits.buffered_bytes:
                 self._flush(max(self._slots.values(), key=lambda slot: slot.waiting_bytes))
@@ -231,9 +236,9 @@ class DataFileWriter:
 
     def _opened(self, slot: _Slot, rows: pa.Table, format_: str) -> ParquetFile | RowFile:
         """A new file of a partition; ``rows`` are the first that it will hold."""
-        is_open = [other for other in self._slots.values() if other.file is not None]
-        if len(is_open) >= self._limits.open_files:
-            self._close(is_open[0])
+        if self._open >= self._limits.open_files:
+            self._close(next(other for other in self._slots.values() if other.file is not None))
+        self._open += 1
         self._begun += 1
         target = self._target
         location = target.new_location(f"{self._name}-{self._begun:05d}.{format_.lower()}", slot.partition.key)
@@ -263,14 +268,27 @@ class DataFileWriter:
                 self._encoded += closed.size - before
             self._finished.append((closed, slot.partition))
             slot.file = None
+            self._open -= 1
 
 
 def data_entry(
     target: WriteTarget, file: WrittenFile | WrittenRows, partition: FilePartition, sort_order_id: int = 0
 ) -> FileEntry:
     """The manifest entry of a written data file."""
-    if not isinstance(file, WrittenFile):
-        return FileEntry(
+    return data_entries(target, [(file, partition)], sort_order_id)[0]
+
+
+def data_entries(
+    target: WriteTarget, files: Sequence[tuple[WrittenFile | WrittenRows, FilePartition]], sort_order_id: int = 0
+) -> list[FileEntry]:
+    """The manifest entries of written data files, in their order."""
+    entries: dict[int, FileEntry] = {}
+    alike: dict[int, list[tuple[int, WrittenFile]]] = {}
+    for at, (file, partition) in enumerate(files):
+        if isinstance(file, WrittenFile):
+            alike.setdefault(id(file.footer.columns), []).append((at, file))
+            continue
+        entries[at] = FileEntry(
             path=file.path,
             partition=partition,
             record_count=file.metrics.rows,
@@ -279,15 +297,24 @@ def data_entry(
             metrics=file.metrics.file_metrics(target.schema, target.metrics_modes),
             sort_order_id=sort_order_id,
         )
-    return FileEntry(
-        path=file.path,
-        partition=partition,
-        record_count=file.footer.num_rows,
-        size=file.size,
-        metrics=file_metrics(file.footer, target.schema, target.metrics_modes, file.groups),
-        split_offsets=file.footer.chunks(0).start.tolist(),
-        sort_order_id=sort_order_id,
-    )
+    # Parquet files of one schema at once.
+    for numbered in alike.values():
+        footer = join_footers([file.footer for _, file in numbered])
+        counts = [file.footer.num_row_groups for _, file in numbered]
+        groups = [group for _, file in numbered for group in file.groups]
+        metrics = metrics_of_files(footer, counts, target.schema, target.metrics_modes, groups)
+        offsets = np.split(footer.chunks(0).start, np.cumsum(counts)[:-1])
+        for (at, file), found, starts in zip(numbered, metrics, offsets, strict=True):
+            entries[at] = FileEntry(
+                path=file.path,
+                partition=files[at][1],
+                record_count=file.footer.num_rows,
+                size=file.size,
+                metrics=found,
+                split_offsets=starts.tolist(),
+                sort_order_id=sort_order_id,
+            )
+    return [entries[at] for at in range(len(files))]
 
 
 ROWS_AT_ONCE = 128 * 1024

@@ -10,13 +10,12 @@ Fail-safe: if one row group with values has no bound, neither does the file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.conversions import to_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, DecimalType, DoubleType, FloatType, PrimitiveType, StringType, UnknownType
@@ -40,7 +39,7 @@ from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import Bound
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import Mask
+from floeplan.vectors import Ints, Mask
 from floeplan.write.parquet_file import RowGroupMetrics
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import MetricsModes
@@ -77,62 +76,102 @@ def file_metrics(
         groups: The writer's metrics of each row group; empty for files of other writers.
         leaves: The file's leaf for each field id; the footer's own mapping by default.
     """
-    metrics = FileMetrics()
+    return metrics_of_files(footer, [footer.num_row_groups], schema, modes, groups, leaves)[0]
+
+
+def metrics_of_files(
+    footer: ParquetFooter,
+    group_counts: Sequence[int],
+    schema: Schema,
+    modes: MetricsModes,
+    groups: Sequence[RowGroupMetrics] = (),
+    leaves: Mapping[int, LeafColumn] | None = None,
+) -> list[FileMetrics]:
+    """The metrics of files of one schema. For small files, this costs a tenth of computing them file by file.
+
+    Args:
+        footer: The joined footers of the files (``join_footers``).
+        group_counts: The number of row groups of each file.
+        schema: The table's schema; columns that it does not have are left out.
+        modes: The metrics mode of each column.
+        groups: The writer's metrics of each row group; empty for files of other writers.
+        leaves: The leaf for each field id; the footer's own mapping by default.
+    """
+    files = [FileMetrics() for _ in group_counts]
+    stops = np.cumsum(group_counts, dtype=np.int64)
+    file_of_group = np.repeat(np.arange(len(files)), group_counts).tolist()
+
+    def totals(numbers: Ints) -> list[int | None]:
+        """The sum over the row groups of each file; ``None`` where one is unknown, which is negative."""
+        sums = np.diff(np.append(0, np.cumsum(numbers))[stops], prepend=0).tolist()
+        unknown = {file_of_group[at] for at in np.flatnonzero(numbers < 0).tolist()}
+        return [None if file in unknown else total for file, total in enumerate(sums)]
+
+    def record(name: str, field_id: int, values: Iterable[int | bytes | None]) -> None:
+        for file, value in zip(files, values, strict=True):
+            if value is not None:
+                getattr(file, name)[field_id] = value
+
     for field_id, leaf in (footer.leaf_by_id if leaves is None else leaves).items():
         field, mode = fields_by_id(schema).get(field_id), modes.of(field_id)
         if field is None or not isinstance(field.field_type, PrimitiveType) or not mode.counts:
             continue
         type_, chunks = field.field_type, footer.chunks(leaf)
-        metrics.column_sizes[field_id] = int(chunks.total_compressed_size.sum())
+        record("column_sizes", field_id, totals(chunks.total_compressed_size))
         if leaf.max_rep:
             continue
         # Nulls and NaN in each row group, by the writer or else by the footer; -1 where unknown.
         usable = usable_statistics(footer, chunks)
-        is_float = isinstance(type_, FloatType | DoubleType)
         nulls = np.zeros_like(chunks.num_values) if leaf.max_def == 0 else usable.null_count
-        nans = np.full(footer.num_row_groups, -1 if is_float else 0, dtype=np.int64)
         if groups:
             nulls = np.array([group.null_counts.get(field_id, -1) for group in groups], dtype=np.int64)
-        if groups and is_float:
-            nans = np.array([group.nan_counts.get(field_id, -1) for group in groups], dtype=np.int64)
-        metrics.value_counts[field_id] = int(chunks.num_values.sum())
-        if (nulls >= 0).all():
-            metrics.null_value_counts[field_id] = int(nulls.sum())
-        if is_float and (nans >= 0).all():
-            metrics.nan_value_counts[field_id] = int(nans.sum())
+        record("value_counts", field_id, totals(chunks.num_values))
+        record("null_value_counts", field_id, totals(nulls))
+        nans = np.zeros_like(nulls)
+        if isinstance(type_, FloatType | DoubleType):
+            nans = np.full_like(nulls, -1)
+            if groups:
+                nans = np.array([group.nan_counts.get(field_id, -1) for group in groups], dtype=np.int64)
+            record("nan_value_counts", field_id, totals(nans))
         if not mode.bounds or not comparable(leaf, type_):
             continue
         # Row groups that may have values other than null and NaN.
         ordinary = (nulls < 0) | (chunks.num_values > nulls + np.maximum(nans, 0))
-        long_bounds = [group.long_bounds.get(field_id) for group in groups]
-        for side, raw, found in (
-            (Side.LOWER, usable.lower, metrics.lower_bounds),
-            (Side.UPPER, usable.upper, metrics.upper_bounds),
-        ):
-            value = _extreme(type_, side, decode_bound(leaf, type_, raw, side), ordinary, long_bounds)
-            bound = None if value is None else single_value(type_, value, side, mode.width)
-            if bound is not None:
-                found[field_id] = bound
-    return metrics
+        long_values = [(group, one.long_bounds.get(field_id)) for group, one in enumerate(groups)]
+        for at, side in enumerate((Side.LOWER, Side.UPPER)):
+            known = {group: values[at] for group, values in long_values if values is not None}
+            bound = decode_bound(leaf, type_, (usable.lower, usable.upper)[at], side)
+            known |= _known_bounds(type_, bound, ordinary)
+            extremes = _extremes(side, known, np.flatnonzero(ordinary).tolist(), file_of_group)
+            serialized = {file: single_value(type_, value, side, mode.width) for file, value in extremes.items()}
+            record(f"{side}_bounds", field_id, map(serialized.get, range(len(files))))
+    return files
 
 
-def _extreme(
-    type_: PrimitiveType, side: Side, bound: Bound, ordinary: Mask, long_bounds: Sequence[tuple[Any, Any] | None]
-) -> Any:
-    """The minimum or maximum of the row groups' bounds; ``None`` unless every row group with values has one."""
-    covered = bound.valid | ~ordinary
-    for number, pair in enumerate(long_bounds):
-        covered[number] |= pair is not None
-    if not covered.all():
-        return None
-    seen = [pair[0 if side is Side.LOWER else 1] for pair in long_bounds if pair is not None]
-    values = bound.values if isinstance(bound.values, pa.Array) else pa.array(bound.values)
-    values = values.filter(pa.array(bound.valid & ordinary))
-    if len(values):
-        seen.append(from_physical(type_, (pc.min if side is Side.LOWER else pc.max)(values).as_py()))
-    if not seen:
-        return None
-    return min(seen) if side is Side.LOWER else max(seen)
+def _known_bounds(type_: PrimitiveType, bound: Bound, ordinary: Mask) -> dict[int, Any]:
+    """The canonical values of the bounds that row groups have, by row group."""
+    valid = bound.valid & ordinary
+    if isinstance(bound.values, np.ndarray) and bound.values.dtype.kind == "f":
+        valid &= ~np.isnan(bound.values)  # the bound of some writers when any value is NaN
+    chosen = np.flatnonzero(valid)
+    values = bound.values.take(pa.array(chosen) if isinstance(bound.values, pa.Array) else chosen)
+    return {group: from_physical(type_, value) for group, value in zip(chosen.tolist(), values.tolist(), strict=True)}
+
+
+def _extremes(
+    side: Side, known: Mapping[int, Any], ordinary: Iterable[int], file_of_group: Sequence[int]
+) -> dict[int, Any]:
+    """The minimum or maximum of each file of which every row group with values has one."""
+    choose = min if side is Side.LOWER else max
+    found: dict[int, Any] = {}
+    unknown = set()
+    for group in ordinary:
+        file = file_of_group[group]
+        if group in known:
+            found[file] = choose(found[file], known[group]) if file in found else known[group]
+        else:
+            unknown.add(file)
+    return {file: value for file, value in found.items() if file not in unknown}
 
 
 def single_value(type_: PrimitiveType, value: Any, side: Side, width: int | None) -> bytes | None:
@@ -206,8 +245,7 @@ def added_entries(
     }
     columns = {name: pa.array(values, ENTRY_TYPES[name]) for name, values in plain.items()}
     for name in STAT_MAPS:
-        maps = [None if file.metrics is None else sorted(getattr(file.metrics, name).items()) for file in files]
-        columns[name] = pa.array(maps, ENTRY_TYPES[name])
+        columns[name] = _map_array(name, [file.metrics for file in files])
     types = {field.id: field.bound.column.type for field in union.fields} | dict(partition_types or {})
     for field_id, type_ in types.items():
         values = [file.partition.values.get(field_id) for file in files]
@@ -220,6 +258,19 @@ def added_entries(
             )
         columns[partition_column(field_id)] = pa.array(values, partition_arrow_type(type_))
     return new_entries(columns, union, types)
+
+
+def _map_array(name: str, metrics: Sequence[FileMetrics | None]) -> pa.Array:
+    """A map of each file by field id; not made of a tuple per value, which the garbage collector would look at."""
+    maps = [{} if one is None else getattr(one, name) for one in metrics]
+    type_ = ENTRY_TYPES[name]
+    keys = [key for one in maps for key in sorted(one)]
+    values = [one[key] for one in maps for key in sorted(one)]
+    pairs = [pa.array(keys, type_.value_type[0].type), pa.array(values, type_.value_type[1].type)]
+    items = pa.StructArray.from_arrays(pairs, fields=list(type_.value_type))
+    offsets = pa.array(np.cumsum([0, *map(len, maps)]), pa.int64())
+    absent = pa.array([one is None for one in metrics], pa.bool_())
+    return pa.LargeListArray.from_arrays(offsets, items, type=type_, mask=absent)
 
 
 def remove_written_files(entries: EntriesTable | None, files: TableFiles) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import threading
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -124,34 +124,59 @@ def decode_chunks(file: str, leaf: LeafColumn, structs: list[Struct], footer_sta
     stats = [meta.get(12, {}) for meta in metas]
     if not all(isinstance(stat, dict) for stat in stats):
         raise ValueError("statistics are not a struct")
-    offset_index = _inside(_numbers(structs, 4, -1), _numbers(structs, 5, -1), footer_start)
-    column_index = _inside(_numbers(structs, 6, -1), _numbers(structs, 7, -1), footer_start)
-    bloom_length = _numbers(metas, 15, -1)
-    bloom = _inside(_numbers(metas, 14, -1), np.maximum(bloom_length, 1), footer_start)
-    pages = np.array([_data_pages(meta.get(13)) for meta in metas], dtype=np.int64).reshape(-1, 2)
+    # All numbers in one array: with an array for each, a file of one row group would cost three times as much.
+    found = [_chunk_numbers(*chunk, footer_start) for chunk in zip(structs, metas, stats, strict=True)]
+    try:
+        numbers = np.ascontiguousarray(np.array(found, dtype=np.int64).reshape(-1, len(_NUMBERS)).T)
+    except OverflowError:
+        raise ValueError("a number has more than 64 bits") from None
     return ColumnChunks(
         leaf=leaf,
-        codec=_numbers(metas, 4),
-        num_values=_numbers(metas, 5),
-        total_uncompressed_size=_numbers(metas, 6),
-        total_compressed_size=_numbers(metas, 7),
-        data_page_offset=_numbers(metas, 9),
-        dictionary_page_offset=_numbers(metas, 11, -1),
-        dictionary_pages=pages[:, 0],
-        other_pages=pages[:, 1],
-        null_count=_numbers(stats, 3, -1),
+        **dict(zip(_NUMBERS, numbers, strict=True)),
         min_value=_raw(stats, 6),
         max_value=_raw(stats, 5),
         min_exact=np.array([stat.get(8) is True for stat in stats], dtype=np.bool_),
         max_exact=np.array([stat.get(7) is True for stat in stats], dtype=np.bool_),
         old_min=_raw(stats, 2),
         old_max=_raw(stats, 1),
-        offset_index_offset=offset_index[0],
-        offset_index_length=offset_index[1],
-        column_index_offset=column_index[0],
-        column_index_length=column_index[1],
-        bloom_offset=bloom[0],
-        bloom_length=np.where(bloom[0] >= 0, bloom_length, -1),
+    )
+
+
+_NUMBERS = (
+    "codec",
+    "num_values",
+    "total_uncompressed_size",
+    "total_compressed_size",
+    "data_page_offset",
+    "dictionary_page_offset",
+    "null_count",
+    "offset_index_offset",
+    "offset_index_length",
+    "column_index_offset",
+    "column_index_length",
+    "bloom_offset",
+    "bloom_length",
+    "dictionary_pages",
+    "other_pages",
+)
+"""The columns of ``ColumnChunks`` that ``_chunk_numbers`` returns."""
+
+
+def _chunk_numbers(chunk: Struct, meta: Struct, statistics: Struct, footer_start: int) -> tuple[int, ...]:
+    required: list[Any] = [meta.get(number) for number in (4, 5, 6, 7, 9)]
+    if not all(isinstance(value, int) for value in required):
+        raise ValueError("a size, a count or an offset is not an integer")
+    bloom_offset, bloom_length = _optional(meta, 14), _optional(meta, 15)
+    bloom = _inside(bloom_offset, max(bloom_length, 1), footer_start)[0]
+    return (
+        *required,
+        _optional(meta, 11),
+        _optional(statistics, 3),
+        *_inside(_optional(chunk, 4), _optional(chunk, 5), footer_start),
+        *_inside(_optional(chunk, 6), _optional(chunk, 7), footer_start),
+        bloom,
+        bloom_length if bloom >= 0 else -1,
+        *_data_pages(meta.get(13)),
     )
 
 
@@ -169,16 +194,11 @@ def _data_pages(encodings: Any) -> tuple[int, int]:
     return with_dictionary, sum(pages for _, pages in used) - with_dictionary
 
 
-def _numbers(structs: list[Any], number: int, default: int | None = None) -> Ints:
-    """An integer field of each struct; an optional one that is not an integer counts as absent."""
-    values = [struct.get(number, default) for struct in structs]
-    if default is not None:
-        # Some writers used the numbers of later optional fields for something else.
-        values = [value if isinstance(value, int) and abs(value) < 2**63 else default for value in values]
-    try:
-        return np.fromiter(values, dtype=np.int64, count=len(values))
-    except (TypeError, OverflowError):
-        raise ValueError(f"field {number} is not an integer") from None
+def _optional(struct: Struct, number: int) -> int:
+    """An optional integer field; -1 when it is absent or not an integer."""
+    # Some writers used the numbers of later optional fields for something else.
+    value = struct.get(number, -1)
+    return value if isinstance(value, int) and abs(value) < 2**63 else -1
 
 
 def _raw(stats: list[Struct], number: int) -> tuple[bytes | None, ...]:
@@ -186,10 +206,9 @@ def _raw(stats: list[Struct], number: int) -> tuple[bytes | None, ...]:
     return tuple(value if isinstance(value, bytes) else None for value in values)
 
 
-def _inside(offsets: Ints, lengths: Ints, footer_start: int) -> tuple[Ints, Ints]:
-    """Byte ranges between the magic number and the footer; all others become absent (-1)."""
-    inside = (offsets >= 4) & (lengths > 0) & (lengths <= footer_start) & (offsets <= footer_start - lengths)
-    return np.where(inside, offsets, -1), np.where(inside, lengths, -1)
+def _inside(offset: int, length: int, footer_start: int) -> tuple[int, int]:
+    """A byte range between the magic number and the footer; any other is absent (-1)."""
+    return (offset, length) if offset >= 4 and 0 < length <= footer_start - offset else (-1, -1)
 
 
 def encrypted_error(file: str, how: str) -> UnsupportedError:
@@ -383,6 +402,27 @@ def decode_footer(encoded: bytes, file: str, file_size: int) -> ParquetFooter:
         key_values=key_values,
         _encoded=encoded,
         _chunk_starts=starts,
+    )
+
+
+def join_footers(footers: Sequence[ParquetFooter]) -> ParquetFooter:
+    """The row groups of several files of one writer and schema as those of one file, to decode their chunks at once.
+
+    Offsets stay those of each file, so nothing can be read with this footer.
+    """
+    first = footers[0]
+    assert all(one.columns is first.columns and one.created_by == first.created_by for one in footers)
+    rows = np.concatenate([one.row_group_rows for one in footers])
+    before = np.cumsum([0, *(len(one._encoded) for one in footers)])
+    return replace(
+        first,
+        footer_start=max(one.footer_start for one in footers),
+        num_rows=int(rows.sum()),
+        row_group_rows=rows,
+        first_rows=np.cumsum(rows) - rows,
+        _encoded=b"".join(one._encoded for one in footers),
+        _chunk_starts=np.concatenate([one._chunk_starts + at for one, at in zip(footers, before[:-1], strict=True)]),
+        _chunks={},
     )
 
 
