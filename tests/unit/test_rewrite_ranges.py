@@ -26,7 +26,8 @@ from floeplan.predicate.rows.evaluate import matching_mask
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.plan.ranges import RANGE_READS, SHUFFLE, leading_column, range_conditions
-from floeplan.rewrite.run import stored_map
+from floeplan.rewrite.run import range_task, stored_map
+from floeplan.rewrite.run import ranges as run_ranges
 from floeplan.rewrite.run.group import GroupResult, GroupTask
 from floeplan.rewrite.run.ranges import RangeRewriter
 from floeplan.rewrite.run.rewrite_group import Cores, GroupRewriter, task_memory
@@ -34,6 +35,7 @@ from floeplan.rewrite.run.stored_map import NumberedRowsBuilder, StoredMap, row_
 from floeplan.rewrite.strategies.base import Cuts, RowOrder, parse_order
 from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.scan.projection import arrow_schema
+from floeplan.tasks import runner
 from tests.support.tables.commits import open_catalog
 from tests.support.tables.ranges import divided, in_process, ranges_of, skewed_table
 
@@ -212,6 +214,26 @@ def test_ranges_of_a_sort_are_the_sort_of_one_task(
     assert result.removed_deletes == alone.removed_deletes
     assert result.removed_data == alone.removed_data
     check_map(task, result)
+
+
+def test_large_row_groups_are_divided_in_slices(tables: dict[int, Table], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_task, "DIVIDED_BYTES", (4_000, 4_000))
+    group, ranges, task = divided(tables[2], strategy="sort", by=("v", "name"))
+    (batch,) = group.pieces
+    parts = [rows for _, rows in group.rows.divide(group.cuts, batch)]
+    assert len(parts) > len(task.files) * len(group.tasks)
+    assert max(rows.nbytes for rows in parts) <= 5_000
+    result = in_process(group, ranges, SHUFFLE)
+    assert listed(rows_in_order(result)) == listed(rows_in_order(ranges.rewriter(task, "alone")))
+    check_map(task, result)
+
+
+def test_tasks_that_read_keep_all_cores_busy(tables: dict[int, Table], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ranges, task = divided(tables[2], strategy="sort", by=("v",))
+    monkeypatch.setattr(runner, "TASK_BYTES", 1)
+    monkeypatch.setattr(run_ranges, "READ_BYTES", task.bytes // 3 + 1)
+    assert ranges.cores.total == 2
+    assert len(ranges.divide(task).pieces) == 4, "three are enough, but leave a core idle"
 
 
 @pytest.mark.parametrize("strategy", ["zorder", "hilbert"])

@@ -1,4 +1,4 @@
-"""Cached zip importers are dropped after a task, and archives can be imported again."""
+"""A task has the system's allocator; after it, cached zip importers are dropped, and archives can be imported again."""
 
 from __future__ import annotations
 
@@ -67,3 +67,20 @@ def test_a_changed_archive_can_be_imported_afterwards(archive: Path) -> None:
         {"padding.py": "x = 1\n" * 99, "shipped_package/__init__.py": "", "shipped_package/second.py": "value = 2"},
     )
     assert importlib.import_module("shipped_package.second").value == 2
+
+
+def test_a_task_allocates_from_the_system_and_leaves_the_allocator_as_it_was() -> None:
+    before = pa.default_memory_pool().backend_name
+    used = list[str]()
+
+    @reusable
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            used.append(pa.default_memory_pool().backend_name)
+            yield batch
+        raise ValueError("it fails")
+
+    with pytest.raises(ValueError, match="it fails"):
+        list(task([BATCH]))
+    assert used == ["system"]
+    assert pa.default_memory_pool().backend_name == before

@@ -34,12 +34,14 @@ Part: TypeAlias = tuple[int, pa.Table]
 Divide: TypeAlias = Callable[[Sequence[Descriptor]], Iterable[Part]]
 Receive: TypeAlias = Callable[[int, Iterator[pa.Table], str], Result]
 
-PART_BYTES = 16 * 1024 * 1024
-"""Bytes of rows that are moved as one value."""
+PART_BYTES = 4 * 1024 * 1024
+"""Most bytes of rows that are moved as one value."""
 _SCHEMA = "partition int, rows binary"
 _SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2 * PART_BYTES)}
 """Values that a receiving worker gets at once; Spark's default is 256 MiB, too much for a small executor."""
-_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_DECOMPRESSED = pa.ipc.IpcReadOptions(use_threads=False)
+"""Every core has a task, so threads within one would only take turns."""
 
 
 def run_exchange(
@@ -70,7 +72,7 @@ def run_exchange(
 
     def send(number: int) -> Iterator[pa.RecordBatch]:
         for partition, rows in divide(batches[number]):
-            for part in _slices(rows):
+            for part in slices(rows, PART_BYTES):
                 arrays = [pa.array([partition], pa.int32()), pa.array([_encoded(part)], pa.binary())]
                 yield pa.RecordBatch.from_arrays(arrays, names=["partition", "rows"])
 
@@ -90,9 +92,9 @@ def run_exchange(
     return load_results(results.sort_by("batch"), discard)
 
 
-def _slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Consecutive rows of at most about ``PART_BYTES``."""
-    step = max(1, int(rows.num_rows * PART_BYTES / max(1, rows.nbytes)))
+def slices(rows: pa.Table, size: int) -> Iterator[pa.Table]:
+    """Consecutive rows of at most about this many bytes."""
+    step = max(1, int(rows.num_rows * size / max(1, rows.nbytes)))
     return (rows.slice(first, step) for first in range(0, rows.num_rows, step))
 
 
@@ -107,7 +109,7 @@ def _received(batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
     for batch in batches:
         numbers = np.asarray(batch.column(0)).tolist()
         for number, rows in zip(numbers, batch.column(1), strict=True):
-            yield number, pa.ipc.open_stream(rows.as_buffer()).read_all()
+            yield number, pa.ipc.open_stream(rows.as_buffer(), options=_DECOMPRESSED).read_all()
 
 
 def _of_partition(partition: int, parts: Iterator[Part]) -> Iterator[pa.Table]:

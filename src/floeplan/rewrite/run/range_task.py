@@ -29,7 +29,7 @@ from floeplan.rewrite.run.stored_map import MAP_SUFFIX, MapFile, NumberedRowsBui
 from floeplan.rewrite.run.write_group import Batch, GroupWriter
 from floeplan.rewrite.strategies.base import Cuts, RowOrder
 from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
-from floeplan.spark.exchange import Part
+from floeplan.spark.exchange import Part, slices
 from floeplan.vectors import Floats, Ints
 from floeplan.write.conform import conform
 from floeplan.write.data_files import FileTask, FullRowReader
@@ -37,8 +37,10 @@ from floeplan.write.parquet_file import encoded_file, high_cardinality_columns
 from floeplan.write.partitioning import divide
 from floeplan.write.target import WriteTarget
 
-DIVIDED_BYTES = 64 * 1024 * 1024
-"""Bytes of rows that are divided into ranges at once."""
+DIVIDED_BYTES = (16 * 1024 * 1024, 64 * 1024 * 1024)
+"""Fewest and most bytes of rows that are divided into ranges at once: few stay in the CPU cache."""
+SENT_BYTES = 512 * 1024
+"""Bytes of rows for each range at once: fewer would cost more to move than to divide."""
 TRIAL_BYTES = (8 * 1024 * 1024, 64 * 1024 * 1024)
 """Fewest and most bytes of rows that are sorted and encoded to estimate the size of new files."""
 TRIAL_SHARE = 8
@@ -194,7 +196,8 @@ class GroupRows:
 
     def divide(self, cuts: Cuts, pieces: Sequence[Piece]) -> Iterator[Part]:
         """The rows of some row groups by range, each table in the order of row numbers."""
-        for rows in self._batches(pieces):
+        size = min(max(SENT_BYTES * len(cuts), DIVIDED_BYTES[0]), DIVIDED_BYTES[1])
+        for rows in self._batches(pieces, size):
             yield from divide(rows, cuts.assign(rows, np.asarray(rows.column(_NUMBER))))
 
     def of_range(self, cuts: Cuts, number: int, condition: IrExpr, sources: Sequence[int]) -> Iterator[pa.Table]:
@@ -215,8 +218,11 @@ class GroupRows:
                     rows, found = reader.read_with_positions(self.files[source], opened, own)
                     yield self._numbered(rows, row_numbers(source, found.to_rows()))
 
-    def _batches(self, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
-        """The live rows of row groups, with their numbers, several small row groups at once."""
+    def _batches(self, pieces: Iterable[Piece], most: int) -> Iterator[pa.Table]:
+        """The live rows of row groups with their numbers, about ``most`` bytes at once.
+
+        Small row groups are combined, a large one is sliced.
+        """
         files = FileRows(self.table)
         files.expect(self.files[piece.source].file for piece in pieces)
         reader, waiting, size = self._reader(files), list[pa.Table](), 0
@@ -227,11 +233,12 @@ class GroupRows:
                 rows, found = reader.read_with_positions(task, opened, selection)
                 if not rows.num_rows:
                     continue
-                waiting.append(self._numbered(rows, row_numbers(piece.source, found.to_rows())))
-                size += waiting[-1].nbytes
-                if size >= DIVIDED_BYTES:
-                    yield pa.concat_tables(waiting).combine_chunks()
-                    waiting, size = [], 0
+                for part in slices(self._numbered(rows, row_numbers(piece.source, found.to_rows())), most):
+                    waiting.append(part)
+                    size += part.nbytes
+                    if size >= most // 2:
+                        yield pa.concat_tables(waiting).combine_chunks()
+                        waiting, size = [], 0
         if waiting:
             yield pa.concat_tables(waiting).combine_chunks()
 

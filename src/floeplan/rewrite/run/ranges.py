@@ -303,7 +303,9 @@ class RangeRewriter:
             bounds = [0, *ends[cuts - 1].tolist(), total]
             pieces += [Piece(one.source, low, high) for low, high in pairwise(bounds)]
             sizes += [size * (high - low) / total for low, high in pairwise(bounds)]
-        tasks = max(self.cores.total, -(-task.bytes // READ_BYTES))
+        # As many as keep all cores busy to the end.
+        cores = self.cores.total
+        tasks = cores * max(1, -(-task.bytes // (READ_BYTES * cores)))
         return balanced_batches(pieces, np.array(sizes, dtype=np.float64), tasks)
 
     def result(self, group: DividedGroup, results: Sequence[RangeResult]) -> GroupResult:
