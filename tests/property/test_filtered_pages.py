@@ -311,19 +311,38 @@ def test_buffers_that_are_too_small_are_refused() -> None:
     def decode(kind: int, room: int, flags: int, kept: list[int] | None = None, ends: object = no_ends) -> None:
         flat_columns.decode_column(
             np.frombuffer(file, dtype=np.uint8)[chunk.start : chunk.start + chunk.size],
-            *(0, 0, kind, 1, chunk.size, 3, None if kept is None else np.array(kept, dtype=np.int64), nothing, ends),
+            *(0, 0, kind, 1, chunk.size, 3, None if kept is None else np.array(kept, dtype=np.int32), nothing, ends),
             *(np.zeros(flat_columns.HEADROOM + room, np.uint8), nothing, np.zeros(flags, dtype=np.uint8)),
         )
 
     decode(flat_columns.NUMBERS_8, 24, 3)
     decode(flat_columns.NUMBERS_8, 16, 2, [0, 2])
-    for room, flags, kept in ((23, 3, None), (24, 2, None), (24, 3, [0, 3]), (24, 3, [-1, 2]), (24, 3, [2, 0, 2])):
+    for room, flags, kept in (
+        (23, 3, None),
+        (24, 2, None),
+        (24, 3, [0, 3]),
+        (24, 3, [-1, 2]),
+        (24, 3, [2, 0, 2]),
+        (24, 3, [0, 0]),
+    ):
         with pytest.raises(ValueError, match=r"invalid|not in the row group"):
             decode(flat_columns.NUMBERS_8, room, flags, kept)
     with pytest.raises(ValueError, match="kind 6"):
         decode(6, 24, 3)
     with pytest.raises(ValueError, match="offsets of entries"):
         decode(flat_columns.INDEXES, 24, 3, None, np.array([0, 1]))
+
+
+@given(st.lists(st.booleans(), max_size=80), st.integers(-2, 2))
+def test_flags_are_found_or_are_not_as_many(flags: list[bool], more: int) -> None:
+    mask = np.array(flags, dtype=np.bool_)
+    found = np.zeros(max(int(mask.sum()) + more, 0), dtype=np.int32)
+    if len(found) == mask.sum():
+        flat_columns.flagged(mask.view(np.uint8), found)
+        assert found.tolist() == np.flatnonzero(mask).tolist()
+    else:
+        with pytest.raises(ValueError, match="not as many"):
+            flat_columns.flagged(mask.view(np.uint8), found)
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=300), st.sampled_from(CODECS), st.booleans())

@@ -15,6 +15,7 @@ import pytest
 
 from floeplan.errors import CorruptFileError, UnknownFileError
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.thrift import I32, STRUCT, encode_struct
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read import decoder, reader
 from floeplan.parquet.read.reader import LONGEST_GAP, read_row_groups, read_selected, selects_every_page
@@ -197,7 +198,7 @@ def flat_file(table: pa.Table, **options: Any) -> tuple[BytesSource, bytes]:
     fields = [field.with_metadata({"PARQUET:field_id": str(at)}) for at, field in enumerate(table.schema, start=1)]
     sink = pa.BufferOutputStream()
     settings = {"row_group_size": GROUP, "max_rows_per_page": 900, "dictionary_pagesize_limit": 20_000}
-    settings |= {"store_schema": False, "store_decimal_as_integer": True} | options
+    settings |= {"store_schema": False, "store_decimal_as_integer": True, "compression": "zstd"} | options
     pq.write_table(table.cast(pa.schema(fields)), sink, **settings)
     data = sink.getvalue().to_pybytes()
     return BytesSource(data), data
@@ -240,6 +241,78 @@ def test_rows_that_are_not_kept_are_left_out(rows: RowSelection) -> None:
     found = read_row_groups(source, read_footer(source), table.column_names, rows, kept=kept)
     expected = pq.ParquetFile(pa.BufferReader(data), binary_type=pa.large_binary()).read()
     assert shown(found) == shown(expected.take(pa.array(numbers[kept])))
+
+
+@pytest.mark.parametrize("entries", [1, 2, 200, 500, 1_000, 5_000, 50_000, 66_000])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_dictionary_indexes_of_any_width_are_decoded(entries: int, nulls: bool) -> None:
+    """Indexes of 0 to 17 bits, for numbers, short texts and texts of which some are long."""
+    count = max(entries, 1_003)
+    numbers = np.random.default_rng(entries).permutation(np.arange(count) % entries)
+    missing = np.arange(count) % 7 == 3 if nulls else np.zeros(count, dtype=np.bool_)
+    long = ["x" * 30 if n == 0 else f"é{n}" for n in numbers.tolist()]
+    table = pa.table(
+        {
+            "number": pa.array(numbers, mask=missing),
+            "short": pa.array([str(n) for n in numbers.tolist()], mask=missing),
+            "long": pa.array(long, mask=missing),
+        }
+    )
+    source, _ = flat_file(table, row_group_size=count, max_rows_per_page=700, dictionary_pagesize_limit=1 << 30)
+    footer, everything = read_footer(source), RowSelection.all_rows(count)
+    for kept in (None, np.arange(count) % 20 != 7, np.arange(count) % 4 == 1):
+        flat = decoder.FlatColumns(source, footer, np.zeros(1, dtype=np.int64), {}, kept)
+        expected = table if kept is None else table.filter(pa.array(kept))
+        for leaf, name in enumerate(table.column_names):
+            for keep_dictionaries in (False, True):
+                found = flat.decode(leaf, keep_dictionaries=keep_dictionaries)
+                assert found is not None, "not left to pyarrow"
+                found[1].validate(full=True)
+                assert found[1].to_pylist() == expected.column(name).to_pylist()
+    assert read_row_groups(source, footer, table.column_names, everything).to_pylist() == table.to_pylist()
+
+
+def test_an_index_beyond_the_dictionary_is_an_error() -> None:
+    """Whether its row is kept or not: four entries of two bits each become three."""
+    names = ["ap", "af", "eu", "us"] * 25
+    source, data = flat_file(pa.table({"name": names}), compression="none", row_group_size=100)
+    footer = read_footer(source)
+    start = int(footer.chunks(0).start[0])
+    entry = data.index(b"\x02\0\0\0us", start)
+    # The last entry is removed: a page of three, and fill bytes of the same size in an unknown field of its header.
+    header = encode_struct(
+        [(1, I32, 2), (2, I32, 18), (3, I32, 18), (7, STRUCT, encode_struct([(1, I32, 3), (2, I32, 0)]))]
+    )
+    fill = entry + 6 - start - len(header) - 18
+    assert fill >= 6
+    header = header[:-1] + bytes([0x18, fill - 2]) + b"." * (fill - 2) + b"\0"
+    damaged = data[:start] + header + data[entry - 18 : entry] + data[entry + 6 :]
+    assert len(damaged) == len(data)
+    for kept in (None, np.arange(100) % 4 == 0):
+        for keep_dictionaries in (False, True):
+            flat = decoder.FlatColumns(BytesSource(damaged), footer, np.zeros(1, dtype=np.int64), {}, kept)
+            assert flat.decode(0, keep_dictionaries=keep_dictionaries) is None
+    for keep_dictionaries in (False, True):
+        with pytest.raises(CorruptFileError, match="beyond the dictionary"):
+            read_row_groups(
+                BytesSource(damaged),
+                footer,
+                ["name"],
+                RowSelection.all_rows(100),
+                keep_dictionaries=keep_dictionaries,
+            )
+
+
+def test_text_of_a_small_part_is_not_held_by_a_large_buffer() -> None:
+    source, _ = flat_file(FLAT, row_group_size=ROWS)
+    footer, groups = read_footer(source), np.zeros(1, dtype=np.int64)
+    leaf = FLAT.column_names.index("many")
+    for kept, most in ((None, 1.6), (NUMBERS % 20 != 7, 1.6), (NUMBERS % 4 == 1, 1.1)):
+        found = decoder.FlatColumns(source, footer, groups, {}, kept).decode(leaf)
+        assert found is not None
+        text = found[1].chunk(0).buffers()[2]
+        held = text if text.parent is None else text.parent
+        assert held.size <= most * text.size + 64
 
 
 def test_columns_of_no_kept_row_have_their_types() -> None:

@@ -57,6 +57,19 @@ def test_the_cffi_binding_of_zstandard_compresses_external_matches() -> None:
     assert zstd.Decompressor().decompress(memoryview(packed), len(numbers)).tobytes() == numbers
 
 
+@pytest.mark.parametrize("library", ["libzstd.so.1", "libzstd.so.none", "libc.so.6"])
+def test_pages_are_decompressed_with_and_without_a_system_library(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, function in zip(("_create", "_free", "_decompress"), zstd._decompression(library), strict=True):
+        monkeypatch.setattr(zstd, name, function)
+    numbers = np.arange(100_000, dtype="<i8").tobytes()
+    packed = zstandard.ZstdCompressor().compress(numbers)
+    assert zstd.Decompressor().decompress(memoryview(packed), len(numbers)).tobytes() == numbers
+    with pytest.raises(ValueError, match="Zstandard"):
+        zstd.Decompressor().decompress(memoryview(packed[:-1]), len(numbers))
+
+
 def test_a_reusable_task_drops_zip_importers_and_the_directories_they_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

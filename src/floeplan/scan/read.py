@@ -219,7 +219,8 @@ class PlanReader:
     def _filtered(self, opened: OpenFile, selection: RowSelection, schema: Schema) -> tuple[pa.Table, Mask]:
         """The selected rows in the columns of a schema, and which of them match and are not deleted."""
         rows, matching = opened.read(schema, selection, keep_dictionaries=True)
-        matching &= opened.live(selection)
+        if opened.file.deletes:
+            matching &= opened.live(selection)
         if not METADATA_IDS.isdisjoint(field.field_id for field in schema.fields):
             rows = fill_metadata(rows, schema, opened.file, selection, matching)
             matching |= self._with_deleted

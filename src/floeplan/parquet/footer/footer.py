@@ -233,6 +233,8 @@ class ParquetFooter:
     _chunk_starts: Ints = field(repr=False)
     _chunks: dict[int, ColumnChunks] = field(default_factory=dict, repr=False)
     _before: bytes = field(default=b"", repr=False)
+    statistics: dict[tuple[int, Any], Any] = field(default_factory=dict, repr=False)
+    """Decoded statistics of row groups by leaf and type (``statistics.row_group_stats``): cached footers keep them."""
 
     @property
     def num_row_groups(self) -> int:

@@ -91,8 +91,11 @@ def row_group_stats(
         leaf = (footer.leaf_by_id if leaves is None else leaves).get(column.field_id)
         if leaf is not None:
             if comparable(leaf, column.type):
-                usable = usable_statistics(footer, footer.chunks(leaf))
-                found[column.field_id] = column_stats(leaf, column.type, rows, usable)
+                key = leaf.index, column.type
+                if key not in footer.statistics:
+                    usable = usable_statistics(footer, footer.chunks(leaf))
+                    footer.statistics[key] = column_stats(leaf, column.type, rows, usable)
+                found[column.field_id] = footer.statistics[key]
         elif leaves is not None or column.field_id not in footer.columns.field_ids:
             found[column.field_id] = ColumnStats.all_null(rows > 0)
     return StatsTable(len(rows), found, rows > 0)

@@ -8,7 +8,7 @@ Fail-safe: all sizes, counts and indexes are checked. Anything invalid or unknow
 leaves the column to another decoder.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -82,9 +82,10 @@ cdef struct Column:
     Bytes dictionary  # numbers, or the text of all entries
     const int64_t* entry_ends  # where entries of text begin, and where the last one ends
     int64_t entries
+    int64_t longest  # entry of text; -1 if some cannot be copied in blocks of a constant size
     unsigned char* page  # the uncompressed page
     int32_t* numbers  # dictionary indexes or levels
-    int32_t* take  # of each kept row, which value of the page or entry of the dictionary it has; -1 for null
+    int32_t* take  # of each kept row of a page with nulls, which value of the page it has; -1 for null
     unsigned char* out
     int64_t* ends  # of text
     unsigned char* text
@@ -103,7 +104,7 @@ def decode_column(
     int max_def,
     Py_ssize_t most,
     Py_ssize_t rows,
-    const int64_t[::1] kept,
+    const int32_t[::1] kept,
     const unsigned char[::1] dictionary,
     const int64_t[::1] entries,
     unsigned char[::1] out,
@@ -155,11 +156,12 @@ def decode_column(
         column.ends = <int64_t*>column.out
         column.ends[0] = 0
         column.text, column.room = &text[0] if text.shape[0] else NULL, text.shape[0]
-    cdef const int64_t* chosen = NULL if kept is None or not count else &kept[0]
+        column.longest = _longest_entry(entries, dictionary.shape[0])
+    cdef const int32_t* chosen = NULL if kept is None or not count else &kept[0]
     with nogil:
         column.numbers = <int32_t*>malloc(4 * (rows + 1))
         column.take = <int32_t*>malloc(4 * (rows + 1))
-        done = column.numbers != NULL and column.take != NULL
+        done = column.numbers != NULL and column.take != NULL and (chosen == NULL or _ascending(chosen, count))
         done = done and _decoded(&column, &chunk[0] if size else NULL, size, rows, chosen, count)
         free(column.page)
         free(column.numbers)
@@ -183,8 +185,26 @@ def decode_text(const unsigned char[::1] values, int64_t[::1] ends, unsigned cha
     plain.data, plain.size = &values[0] if values.shape[0] else NULL, values.shape[0]
     column.ends, column.text, column.room = &ends[0], &out[0] if out.shape[0] else NULL, out.shape[0]
     ends[0] = 0
-    if not _write_plain_text(&column, plain, count, NULL, count):
+    if not _write_plain_text(&column, plain, count, NULL, 0, count):
         raise ValueError("the values are not as many as there should be")
+
+
+def flagged(const unsigned char[::1] flags, int32_t[::1] out):
+    """The positions of the flags that are 1, which are the only ones beside 0; ``out`` has room for just these."""
+    cdef Py_ssize_t i, count = 0, room = out.shape[0]
+    cdef bint fits = True
+    if flags.shape[0] > INT32_MAX:
+        raise ValueError("too many rows")
+    with nogil:
+        for i in range(flags.shape[0]):
+            if count == room:  # the last one is found
+                for i in range(i, flags.shape[0]):
+                    fits = fits and not flags[i]
+                break
+            out[count] = <int32_t>i  # without a branch on the flag
+            count += flags[i] & 1
+    if not fits or count < room:
+        raise ValueError("the flags are not as many as there should be")
 
 
 cdef Py_ssize_t _width(int kind) except -1:
@@ -205,8 +225,39 @@ cdef int _check_entries(const int64_t[::1] ends, Py_ssize_t size) except -1:
     return 0
 
 
+cdef int64_t _longest_entry(const int64_t[::1] ends, Py_ssize_t size) noexcept:
+    """The length of the longest entry, if each may be copied with the bytes that follow it."""
+    cdef Py_ssize_t i
+    cdef int64_t found = 0
+    for i in range(ends.shape[0] - 1):
+        if ends[i + 1] - ends[i] > SHORT or ends[i] + SHORT > size:
+            return NO
+        found = max(found, ends[i + 1] - ends[i])
+    return found
+
+
+cdef bint _ascending(const int32_t* kept, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int32_t wrong = 0
+    for i in range(1, count):
+        wrong |= kept[i] - kept[i - 1] - 1  # negative unless they ascend; without a branch, which takes a fraction
+    return wrong >= 0
+
+
+cdef Py_ssize_t _below(const int32_t* kept, Py_ssize_t count, Py_ssize_t row) noexcept nogil:
+    """How many of the kept rows are before a row."""
+    cdef Py_ssize_t low = 0, high = count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if kept[middle] < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 cdef bint _decoded(
-    Column* column, const unsigned char* chunk, Py_ssize_t size, Py_ssize_t rows, const int64_t* kept, Py_ssize_t count
+    Column* column, const unsigned char* chunk, Py_ssize_t size, Py_ssize_t rows, const int32_t* kept, Py_ssize_t count
 ) noexcept nogil:
     cdef Py_ssize_t at = 0, row = 0, first = 0, last, taken
     cdef bint everything = kept == NULL and count == rows
@@ -220,11 +271,7 @@ cdef bint _decoded(
             return False
         last = header.count
         if not everything:
-            last = 0
-            while first + last < count and kept[first + last] < row + header.count:
-                if kept[first + last] < row + last:  # not ascending
-                    return False
-                last += 1
+            last = _below(kept + first, count - first, row + header.count)
         if last and not _decode_page(column, &header, chunk + at, NULL if last == header.count else kept + first, row, last):
             return False
         first += last
@@ -234,7 +281,7 @@ cdef bint _decoded(
 
 
 cdef bint _decode_page(
-    Column* column, const Header* header, const unsigned char* body, const int64_t* kept, Py_ssize_t row, Py_ssize_t count
+    Column* column, const Header* header, const unsigned char* body, const int32_t* kept, Py_ssize_t row, Py_ssize_t count
 ) noexcept nogil:
     """The kept rows of a page that begins at ``row``; all of them if ``kept`` is NULL."""
     cdef Bytes values, levels
@@ -278,20 +325,18 @@ cdef bint _decode_page(
             present += column.numbers[i]
     if present < rows:
         _take_present(column, kept, row, rows, count)
-    elif kept != NULL:
-        for i in range(count):
-            column.take[i] = <int32_t>(kept[i] - row)
+        kept, row = column.take, 0
     if column.nulls:
         for i in range(count):
             column.valid[column.done + i] = present == rows or column.take[i] >= 0
-    if not _write(column, header, values, present, NULL if present == rows and kept == NULL else column.take, count):
+    if not _write(column, header, values, present, kept, <int32_t>row, count):
         return False
     column.done += count
     return True
 
 
 cdef void _take_present(
-    Column* column, const int64_t* kept, Py_ssize_t row, Py_ssize_t rows, Py_ssize_t count
+    Column* column, const int32_t* kept, Py_ssize_t row, Py_ssize_t rows, Py_ssize_t count
 ) noexcept nogil:
     """Which value each kept row has; ``numbers`` has the definition levels of all rows."""
     cdef Py_ssize_t i
@@ -313,54 +358,72 @@ cdef void _take_present(
 
 
 cdef bint _write(
-    Column* column, const Header* header, Bytes values, Py_ssize_t present, const int32_t* take, Py_ssize_t count
+    Column* column,
+    const Header* header,
+    Bytes values,
+    Py_ssize_t present,
+    const int32_t* take,
+    int32_t base,
+    Py_ssize_t count,
 ) noexcept nogil:
-    """Write some values of a page, or all of them in order if ``take`` is NULL."""
+    """Write some values of a page, or all of them in order if ``take`` is NULL.
+
+    ``take`` has the number of each value plus ``base``, in ascending order, and -1 for nulls, which have no base.
+    """
     cdef Py_ssize_t i, width = 4 if column.kind in (NUMBERS_4_, DECIMALS_4_) else 8
     cdef uint32_t highest = 0
+    cdef int32_t* codes = column.numbers
+    cdef bint nulls = take != NULL and take == column.take
     if header.encoding == PLAIN:
         if column.kind == INDEXES_:
             return False
         if column.kind == TEXT_:
-            return _write_plain_text(column, values, present, take, count)
-        return values.size == present * width and _write_numbers(column, values.data, take, count)
+            return _write_plain_text(column, values, present, take, base, count)
+        return values.size == present * width and _write_numbers(column, values.data, take, base, nulls, count)
     if header.encoding not in (RLE_DICTIONARY, PLAIN_DICTIONARY):
         return False
+    if column.kind == INDEXES_ and take == NULL:
+        codes = <int32_t*>column.out + column.done
     if present:
         if not values.size or values.data[0] > 31:
             return False
-        if unpacked(values.data + 1, values.size - 1, values.data[0], column.numbers, present) < 0:
+        if unpacked(values.data + 1, values.size - 1, values.data[0], codes, present) < 0:
             return False
     for i in range(present):
-        if <uint32_t>column.numbers[i] > highest:
-            highest = <uint32_t>column.numbers[i]
+        if <uint32_t>codes[i] > highest:
+            highest = <uint32_t>codes[i]
     if present and highest >= column.entries:
         return False
-    if take == NULL:
-        take = column.numbers
-    else:
+    if nulls:
         for i in range(count):
             if take[i] >= 0:
-                column.take[i] = column.numbers[take[i]]
+                column.take[i] = codes[take[i]]
+        codes = column.take
+    elif take != NULL:
+        for i in range(count):  # in place: a value moves to the front
+            codes[i] = codes[take[i] - base]
     if column.kind == INDEXES_:
-        for i in range(count):
-            (<int32_t*>column.out)[column.done + i] = take[i] if take[i] >= 0 else 0
+        if take != NULL:
+            for i in range(count):
+                (<int32_t*>column.out)[column.done + i] = codes[i] if codes[i] >= 0 else 0
         return True
     if column.kind == TEXT_:
-        return _write_entries(column, take, count)
-    return _write_numbers(column, column.dictionary.data, take, count)
+        return _write_entries(column, codes, count)
+    return _write_numbers(column, column.dictionary.data, codes, 0, nulls, count)
 
 
-cdef bint _write_numbers(Column* column, const unsigned char* data, const int32_t* take, Py_ssize_t count) noexcept nogil:
+cdef bint _write_numbers(
+    Column* column, const unsigned char* data, const int32_t* take, int32_t base, bint nulls, Py_ssize_t count
+) noexcept nogil:
     cdef unsigned char* out = column.out
     if column.kind == NUMBERS_4_:
-        _gather(data, take, count, <uint32_t*>out + column.done)
+        _gather(data, take, base, nulls, count, <uint32_t*>out + column.done)
     elif column.kind == NUMBERS_8_:
-        _gather(data, take, count, <uint64_t*>out + column.done)
+        _gather(data, take, base, nulls, count, <uint64_t*>out + column.done)
     elif column.kind == DECIMALS_4_:
-        _widen(data, take, count, <int64_t*>out + 2 * column.done, <int32_t>0)
+        _widen(data, take, base, nulls, count, <int64_t*>out + 2 * column.done, <int32_t>0)
     else:
-        _widen(data, take, count, <int64_t*>out + 2 * column.done, <int64_t>0)
+        _widen(data, take, base, nulls, count, <int64_t*>out + 2 * column.done, <int64_t>0)
     return True
 
 
@@ -369,15 +432,20 @@ ctypedef fused Number:
     uint64_t
 
 
-cdef inline void _gather(const unsigned char* data, const int32_t* take, Py_ssize_t count, Number* out) noexcept nogil:
+cdef inline void _gather(
+    const unsigned char* data, const int32_t* take, int32_t base, bint nulls, Py_ssize_t count, Number* out
+) noexcept nogil:
     cdef Py_ssize_t i
     if take == NULL:
         memcpy(out, data, count * sizeof(Number))
-        return
-    for i in range(count):
-        out[i] = 0
-        if take[i] >= 0:
-            memcpy(&out[i], data + take[i] * sizeof(Number), sizeof(Number))
+    elif not nulls:
+        for i in range(count):
+            memcpy(&out[i], data + (take[i] - base) * <Py_ssize_t>sizeof(Number), sizeof(Number))
+    else:
+        for i in range(count):
+            out[i] = 0
+            if take[i] >= 0:
+                memcpy(&out[i], data + take[i] * <Py_ssize_t>sizeof(Number), sizeof(Number))
 
 
 ctypedef fused Integer:
@@ -386,76 +454,95 @@ ctypedef fused Integer:
 
 
 cdef inline void _widen(
-    const unsigned char* data, const int32_t* take, Py_ssize_t count, int64_t* out, Integer value
+    const unsigned char* data,
+    const int32_t* take,
+    int32_t base,
+    bint nulls,
+    Py_ssize_t count,
+    int64_t* out,
+    Integer value,
 ) noexcept nogil:
     """Integers of the type of ``value`` as 128-bit ones."""
     cdef Py_ssize_t i
     for i in range(count):
         if take == NULL:
-            memcpy(&value, data + i * sizeof(Integer), sizeof(Integer))
-        elif take[i] >= 0:
-            memcpy(&value, data + take[i] * sizeof(Integer), sizeof(Integer))
-        else:
+            memcpy(&value, data + i * <Py_ssize_t>sizeof(Integer), sizeof(Integer))
+        elif nulls and take[i] < 0:
             value = 0
+        else:
+            memcpy(&value, data + (take[i] - base) * <Py_ssize_t>sizeof(Integer), sizeof(Integer))
         out[2 * i] = value
         out[2 * i + 1] = <int64_t>value >> 63
 
 
 cdef bint _write_plain_text(
-    Column* column, Bytes values, Py_ssize_t present, const int32_t* take, Py_ssize_t count
+    Column* column, Bytes values, Py_ssize_t present, const int32_t* take, int32_t base, Py_ssize_t count
 ) noexcept nogil:
-    cdef Py_ssize_t at = 0, i, row = 0, length
+    # Local variables: a byte that is stored may be any field of the column, which would be loaded again.
+    cdef const unsigned char* at = values.data
+    cdef const unsigned char* end = values.data + values.size
+    cdef unsigned char* start = column.text
+    cdef unsigned char* text = start + column.written
+    cdef unsigned char* last = start + column.room
     cdef int64_t* ends = column.ends + 1 + column.done
+    cdef Py_ssize_t i, row = 0, length
     for i in range(present):
-        if values.size - at < 4:
+        if end - at < 4:
             return False
-        length = _length(values.data + at)
+        length = _length(at)
         at += 4
-        if length > values.size - at:
+        if length > end - at:
             return False
         if take != NULL:
             while row < count and take[row] < 0:
-                ends[row] = column.written
+                ends[row] = text - start
                 row += 1
-        if take == NULL or (row < count and take[row] == i):
-            if not _copy(column, values.data + at, length, values.size - at):
-                return False
-            ends[row] = column.written
-            row += 1
+            if row == count or take[row] - base != i:
+                at += length
+                continue
+        if length > last - text:
+            return False
+        # A copy of a constant size needs no call; the bytes after the value are overwritten by the next one.
+        if length <= SHORT and end - at >= SHORT and last - text >= SHORT:
+            memcpy(text, at, SHORT)
+        elif length:
+            memcpy(text, at, length)
         at += length
+        text += length
+        ends[row] = text - start
+        row += 1
     for row in range(row, count):
-        ends[row] = column.written
-    return at == values.size
+        ends[row] = text - start
+    column.written = text - start
+    return at == end
 
 
 cdef bint _write_entries(Column* column, const int32_t* take, Py_ssize_t count) noexcept nogil:
-    cdef Py_ssize_t i
+    cdef const unsigned char* dictionary = column.dictionary.data
+    cdef const int64_t* entry_ends = column.entry_ends
+    cdef unsigned char* start = column.text
+    cdef unsigned char* text = start + column.written
+    cdef unsigned char* last = start + column.room
     cdef int64_t* ends = column.ends + 1 + column.done
-    cdef int64_t start
-    for i in range(count):
-        if take[i] >= 0:
-            start = column.entry_ends[take[i]]
-            if not _copy(
-                column,
-                column.dictionary.data + start,
-                column.entry_ends[take[i] + 1] - start,
-                column.dictionary.size - start,
-            ):
-                return False
-        ends[i] = column.written
-    return True
-
-
-cdef inline bint _copy(Column* column, const unsigned char* data, Py_ssize_t length, Py_ssize_t readable) noexcept nogil:
-    """Append a text of this length; a few more bytes may be read."""
-    if length > column.room - column.written:
-        return False
-    # A copy of a constant size needs no call; the bytes after the value are overwritten by the next one.
-    if length <= SHORT and readable >= SHORT and column.room - column.written >= SHORT:
-        memcpy(column.text + column.written, data, SHORT)
-    elif length:
-        memcpy(column.text + column.written, data, length)
-    column.written += length
+    cdef int64_t first
+    cdef Py_ssize_t i
+    if column.longest >= 0 and last - text >= SHORT and (last - text - SHORT) // (column.longest + 1) >= count:
+        for i in range(count):
+            if take[i] >= 0:
+                first = entry_ends[take[i]]
+                memcpy(text, dictionary + first, SHORT)
+                text += entry_ends[take[i] + 1] - first
+            ends[i] = text - start
+    else:
+        for i in range(count):
+            if take[i] >= 0:
+                first = entry_ends[take[i]]
+                if entry_ends[take[i] + 1] - first > last - text:
+                    return False
+                memcpy(text, dictionary + first, entry_ends[take[i] + 1] - first)
+                text += entry_ends[take[i] + 1] - first
+            ends[i] = text - start
+    column.written = text - start
     return True
 
 

@@ -51,7 +51,7 @@ cdef inline void _bits(
     const unsigned char* data, Py_ssize_t size, int width, uint64_t mask, int32_t* out, Py_ssize_t count
 ) noexcept nogil:
     cdef Py_ssize_t i = 0, k, bit, at, whole = 0
-    cdef uint64_t word
+    cdef uint64_t word, upper
     if not width:  # a dictionary of one entry
         memset(out, 0, count * sizeof(int32_t))
         return
@@ -61,6 +61,16 @@ cdef inline void _bits(
             memcpy(&word, data + (i >> 3) * width, 8)
             for k in range(GROUP):
                 out[i + k] = <int32_t>(word >> k * width & mask)
+            i += GROUP
+    elif width <= 16:
+        # A group is two halves, of which the second one may begin within a byte.
+        while i + GROUP <= count and size - (i >> 3) * width - (width >> 1) >= 8:
+            memcpy(&word, data + (i >> 3) * width, 8)
+            memcpy(&upper, data + (i >> 3) * width + (width >> 1), 8)
+            upper >>= 4 * (width & 1)
+            for k in range(GROUP // 2):
+                out[i + k] = <int32_t>(word >> k * width & mask)
+                out[i + GROUP // 2 + k] = <int32_t>(upper >> k * width & mask)
             i += GROUP
     bit = i * width
     if size >= 8:

@@ -27,12 +27,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from io import RawIOBase
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from floeplan import arrow_compute as pc
 from floeplan.kernels import load_kernel
 from floeplan.parquet.footer.footer import MAX_KNOWN_SCHEMAS, ParquetFooter
 from floeplan.parquet.footer.logical_types import Kind, Physical
@@ -53,8 +56,11 @@ _MOST_TEXT = 1 << 28
 """Bytes of text for which room is made before it is known how many there are."""
 _POOL = pa.system_memory_pool()
 """Not Arrow's default: it requests huge pages, and the kernel takes 2 to 4 times as long to clear these."""
+_WORTH_KEEPING = 2 / 3
+"""How full a buffer of text is that is not copied to a smaller one."""
 _SPARE = 16
 """The kernel copies short values in blocks of this many bytes, where both buffers have that many left."""
+Positions: TypeAlias = npt.NDArray[np.int32]
 _Column: TypeAlias = tuple[pa.Field, pa.ChunkedArray]
 
 _kernel = load_kernel("floeplan.parquet.pages._flat_columns")
@@ -151,6 +157,10 @@ def _decode_with_pyarrow(
     for table, _ in found:
         if table.num_rows != expected:
             raise corrupt(footer.file, f"row groups hold {table.num_rows} rows instead of {expected}")
+        # pyarrow returns an index beyond the dictionary as it is stored.
+        for chunk in chain.from_iterable(one.chunks for one in table.columns if pa.types.is_dictionary(one.type)):
+            if (pc.max(chunk.indices).as_py() or 0) >= max(len(chunk.dictionary), 1):
+                raise corrupt(footer.file, "an index is beyond the dictionary of its column")
     return found
 
 
@@ -192,6 +202,14 @@ class _PrefetchedFile(RawIOBase):
         return True
 
 
+def _codec(number: int) -> PageCodec:
+    """A codec for this thread; making one takes as long as decompressing a small page."""
+    codecs: dict[int, PageCodec] = _thread.__dict__.setdefault("codecs", {})
+    if number not in codecs:
+        codecs[number] = PageCodec(number)
+    return codecs[number]
+
+
 class FlatColumns:
     """The flat columns of some row groups, without the rows that are not kept; thread-safe."""
 
@@ -207,7 +225,7 @@ class FlatColumns:
         rows = footer.row_group_rows[groups]
         self._rows: list[int] = rows.tolist()
         masks = [] if kept is None else np.split(kept, np.cumsum(rows)[:-1])
-        self._kept = [np.flatnonzero(mask) for mask in masks] if masks else [None] * len(groups)
+        self._kept: list[Positions | None] = [*map(_flagged, masks)] if masks else [None] * len(groups)
 
     def decode(self, leaf: int, *, keep_dictionaries: bool = False) -> _Column | None:
         """One column, if it can be decoded here."""
@@ -236,13 +254,24 @@ class FlatColumns:
         return field, pa.chunked_array(arrays, type=field.type)
 
 
+def _flagged(mask: Mask) -> Positions | None:
+    """As ``np.flatnonzero``, in half the memory; no more rows than the type can count are decoded here."""
+    if _kernel is None or len(mask) > _MOST_ROWS:
+        return None
+    found = np.empty(np.count_nonzero(mask), dtype=np.int32)
+    _kernel.flagged(np.ascontiguousarray(mask).view(np.uint8), found)
+    return found
+
+
 class _Chunk:
     """One column chunk; not thread-safe."""
 
-    def __init__(self, data: memoryview, codec: int, max_def: int, size: int, rows: int, kept: Ints | None) -> None:
+    def __init__(
+        self, data: memoryview, codec: int, max_def: int, size: int, rows: int, kept: Positions | None
+    ) -> None:
         self._max_def, self._size, self._rows, self._kept = max_def, size, rows, kept
         self._count = rows if kept is None else len(kept)
-        self._codec = PageCodec(codec)
+        self._codec = _codec(codec)
         dictionary, self._pages = split_dictionary(data, self._codec, size)
         self._entries, self._dictionary = (0, _NOTHING) if dictionary is None else (dictionary.rows, dictionary.values)
 
@@ -268,8 +297,11 @@ class _Chunk:
         offsets = pa.allocate_buffer(_kernel.HEADROOM + 8 * (self._count + 1), memory_pool=_POOL)
         room = pa.allocate_buffer(most + _SPARE, resizable=True, memory_pool=_POOL)
         bitmap, nulls, written = self._decode(_kernel.TEXT, offsets, entries, ends, room)
-        room.resize(written, shrink_to_fit=True)
-        return pa.Array.from_buffers(type_, self._count, [bitmap, offsets.slice(_kernel.HEADROOM), room], nulls)
+        if written < _WORTH_KEEPING * most:  # a smaller buffer is a copy; what is never written to takes no memory
+            room.resize(written, shrink_to_fit=True)
+        return pa.Array.from_buffers(
+            type_, self._count, [bitmap, offsets.slice(_kernel.HEADROOM), room.slice(0, written)], nulls
+        )
 
     @cached_property
     def _entry_ends(self) -> tuple[Ints, Bytes]:

@@ -114,7 +114,7 @@ class _Evaluation:
             unknown = np.asarray(answer.is_null())
             nulls = unknown.take(indices) if unknown[: len(values) + bool(chunk.null_count)].any() else None
             true = to_mask(answer)
-            hits = np.flatnonzero(true)
+            hits = np.flatnonzero(true).astype(indices.dtype)  # of another type, all indices would be converted
             answers.append(arrow(indices == hits[0] if len(hits) == 1 else true.take(indices), nulls))
         return pa.chunked_array(answers, type=pa.bool_())
 
