@@ -201,6 +201,10 @@ def test_files_that_a_rewrite_could_not_make_larger_are_not_recommended_again(fl
     assert follow_advice(table)[0] == "small-files"
     plan = fp.RewriteDataFilesPlanner(table.refresh()).plan()
     assert 0 < len(plan.groups[0].rows) < len(before.groups[0].rows), "a further rewrite would merge some of them"
+    fp.append(table.refresh(), rows(3))
+    expired = fp.expire_snapshots(table.refresh(), older_than=timedelta(0), retain_last=1, dry_run=False)
+    assert expired.snapshots_after == 1
+    assert "small-files" not in found(table), "the snapshot of the rewrite has expired, its files are known"
     for _ in range(12):
         fp.append(table.refresh(), rows(3))
     assert "small-files" in found(table), "files that were added since are recommended"
