@@ -1,4 +1,4 @@
-"""iceberg-go reads and changes tables in turns with Floeplan, and iceberg-rust reads them: the same rows everywhere."""
+"""iceberg-go changes tables in turns with Floeplan; iceberg-go, iceberg-rust and Flink read the same rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from floeplan.maintenance.doctor import doctor
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
 from floeplan.transaction.metadata_json import writable_metadata
 from scripts.fetch_rest_catalog import ensure_iceberg_go, ensure_iceberg_rust
-from tests.support.spark.lake import Lake
+from tests.support.flink import run_flink
+from tests.support.spark.lake import NAME, Lake
 from tests.support.tables.commits import Rows, arrow, create_table, read_rows, rows_of
 
 pytestmark = [pytest.mark.engines, pytest.mark.foreign]
@@ -150,3 +151,23 @@ def test_iceberg_rust_reads_what_floeplan_writes(catalog: SqlCatalog, version: i
             assert rust_rows(table) == read_rows(table)
     fp.rewrite_data_files(table.refresh(), options=ALL)
     assert rust_rows(table) == read_rows(table)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_flink_reads_what_floeplan_writes(lake: Lake, catalog: SqlCatalog, version: int) -> None:
+    """The rows after every change, by one process that reads each snapshot."""
+    table = evolved(catalog, version)
+    expected: dict[int, Rows] = {}
+    for change in CHANGES:
+        change(table.refresh())
+        snapshot = table.refresh().current_snapshot()
+        assert snapshot is not None
+        expected[snapshot.snapshot_id] = read_rows(table)
+    assert len(expected) == len(CHANGES)
+    opened = (
+        f"CREATE CATALOG `{NAME}` WITH ('type'='iceberg', 'catalog-impl'='org.apache.iceberg.jdbc.JdbcCatalog', "
+        f"'uri'='jdbc:sqlite:{lake.database}', 'jdbc.schema-version'='V1', 'warehouse'='{lake.warehouse.as_uri()}')"
+    )
+    query = "SELECT {0} AS s, id, part FROM `{1}`.db.t /*+ OPTIONS('snapshot-id'='{0}') */"
+    rows = run_flink(lake.home, opened, *(query.format(number, NAME) for number in expected))
+    assert rows == sorted(f"+I[{number}, {n}, {part}]" for number, read in expected.items() for n, part in read)

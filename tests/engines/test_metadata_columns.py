@@ -27,6 +27,9 @@ TABLES = (
     "defaults_v3_vectors",
     "voids_v1_to_v2_equality",
     "truncations_v2",
+    "dropped_sources_v1",
+    "dropped_sources_v2_position_partition",
+    "dropped_sources_v3_vectors",
     "evolving_v2_position_partition_orc",
     "defaults_v3_vectors_avro",
 )
@@ -38,7 +41,7 @@ def texts(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in shown)
 
 
-@pytest.mark.parametrize("name", parametrized(TABLES, few=("evolving_v2_to_v3_vectors",)))
+@pytest.mark.parametrize("name", parametrized(TABLES, few=("evolving_v2_to_v3_vectors", "dropped_sources_v1")))
 def test_values_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession) -> None:
     made = matrix.table(name)
     table = local_catalog.load_table(made.identifier)

@@ -39,6 +39,7 @@ COMPARED = {
     "files": (
         "content",
         "file_path",
+        "partition",
         "file_format",
         "spec_id",
         "record_count",
@@ -65,7 +66,9 @@ COMPARED = {
 }
 
 
-@pytest.mark.parametrize("name", parametrized(["evolving_v2_position_file", "evolving_v3_equality", "voids_v1"]))
+@pytest.mark.parametrize(
+    "name", parametrized(["evolving_v2_position_file", "evolving_v3_equality", "voids_v1", "dropped_sources_v2"])
+)
 def test_metadata_tables_equal_those_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from scripts.fetch_rest_catalog import ensure_flink
+from tests.support.flink import run_flink
 from tests.support.rest_server import program
 from tests.support.servers import rest_catalog
-from tests.support.spark.lake import QUICK_JVM
 
 pytestmark = [pytest.mark.services, pytest.mark.foreign]
 
-SOURCE = Path(__file__).parents[1] / "support" / "java" / "FlinkQueries.java"
-OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.lang", "java.nio", "java.time", "java.util")]
 STATEMENTS = (
     "CREATE DATABASE lake.db",
     "CREATE TABLE lake.db.t (id BIGINT, region STRING) PARTITIONED BY (region)",
@@ -31,18 +27,6 @@ FOLLOWED = (
     "INSERT INTO lake.db.t VALUES (5, 'eu'), (1, 'us')",
     "NEXT 1",
 )
-
-
-def run_flink(folder: Path, *statements: str) -> list[str]:
-    """The rows that Flink prints."""
-    jars = sorted(map(str, ensure_flink().glob("*.jar")))
-    compiler = next(jar for jar in jars if "ecj-" in jar)
-    compiled = ["-17", "-nowarn", "-cp", ":".join(jars), "-d", str(folder), str(SOURCE)]
-    subprocess.run(["java", "-jar", compiler, *compiled], check=True)
-    command = ["java", *QUICK_JVM.split(), *OPENED, "-cp", f"{ensure_flink()}/*:{folder}", "FlinkQueries", *statements]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return sorted(line.removeprefix("row ") for line in done.stdout.splitlines() if line.startswith("row "))
 
 
 @pytest.mark.parametrize("mode", ["client", "server"])

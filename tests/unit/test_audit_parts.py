@@ -114,7 +114,8 @@ def test_a_place_without_reports_is_named_before_spark_starts(
 ) -> None:
     monkeypatch.setenv("FLOEPLAN_REPORTS", "off")
     assert main(["audit"]) == 2
-    assert f"there are no reports at {floeplan_home / 'reports'}" in capsys.readouterr().err
+    expected = f"there are no reports at {floeplan_home / 'reports'}; plan or scan a table first, or give a folder"
+    assert expected in capsys.readouterr().err
     assert main(["audit", "--reports", "db.nothing"]) == 2
     assert "db.nothing" in capsys.readouterr().err
 

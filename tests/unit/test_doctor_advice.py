@@ -154,7 +154,7 @@ def test_manifests_quote_what_pass_1_gains(tmp_path: Path, monkeypatch: pytest.M
         fp.append(table.refresh(), rows(3))
     many = found(table)["many-manifests"]
     assert many.message == (
-        "4 manifests: rewrite-manifests makes 1; a filter on one partition opens 1.0 (12 entries) instead of 4.0 "
+        "4 manifests: rewrite-manifests makes 1; a filter on one partition opens 1 (12 entries) instead of 4 "
         "(12 entries)"
     )
     done = fp.rewrite_manifests(table.refresh())
@@ -168,7 +168,7 @@ def test_more_manifests_say_what_pass_1_gains(tmp_path: Path) -> None:
         fp.append(table.refresh(), rows(60))
     done = fp.rewrite_manifests(table.refresh(), least_entries=30)
     assert (done.manifests_before, done.manifests_after) == (3, 6)
-    assert done.gain == "a filter on one partition opens 1.0 (30 entries) instead of 3.0 (180 entries)"
+    assert done.gain == "a filter on one partition opens 1 (30 entries) instead of 3 (180 entries)"
     assert (done.specs[0].read_before, done.specs[0].read_after) == (180.0, 30.0)
 
 
@@ -201,6 +201,10 @@ def test_files_that_a_rewrite_could_not_make_larger_are_not_recommended_again(fl
     assert follow_advice(table)[0] == "small-files"
     plan = fp.RewriteDataFilesPlanner(table.refresh()).plan()
     assert 0 < len(plan.groups[0].rows) < len(before.groups[0].rows), "a further rewrite would merge some of them"
+    fp.append(table.refresh(), rows(3))
+    expired = fp.expire_snapshots(table.refresh(), older_than=timedelta(0), retain_last=1, dry_run=False)
+    assert expired.snapshots_after == 1
+    assert "small-files" not in found(table), "the snapshot of the rewrite has expired, its files are known"
     for _ in range(12):
         fp.append(table.refresh(), rows(3))
     assert "small-files" in found(table), "files that were added since are recommended"

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import floeplan as fp
 from floeplan.cli.main import main
 from floeplan.maintenance.inspect import inspect_table
 from floeplan.transaction.commit import commit_change
 from tests.support.tables.commits import append, delete_first_rows, evolved_table, open_catalog, rows_of
+from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.unit
 
@@ -45,6 +47,17 @@ def test_the_command_draws_it_and_has_the_promised_keys(tmp_path: Path, capsys: 
     assert "identity(part)" in drawn
     assert "█" in drawn
     assert "100 %" in drawn
+
+
+def test_manifests_without_live_files_are_counted_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan counts them, too."""
+    table = two_spec_table(tmp_path)
+    fp.rewrite_data_files(table, options={"rewrite-all": "true"})
+    location = table.refresh().metadata_location
+    assert main(["inspect", location]) == 0
+    listed = fp.plan_scan(table).summary.manifests_total
+    live = inspect_table(table).sizes["manifests"]
+    assert f"; {listed - live} more without live files" in capsys.readouterr().out
 
 
 def test_a_table_without_snapshots_is_shown_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

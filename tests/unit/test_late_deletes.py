@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,19 @@ def test_doubled_rows_are_counted_and_the_repair_deletes_them(catalog: SqlCatalo
     again = doctor(table.refresh(), repair=True, commit=patient()).repaired
     assert again is not None
     assert again.snapshot_id is None
+
+
+def test_doubled_rows_are_counted_after_the_snapshot_that_moved_them_has_expired(catalog: SqlCatalog) -> None:
+    """Which spec the rows came from is unknown then, so nothing is repaired."""
+    table = streamed(catalog)
+    fp.rewrite_data_files(table, spec="current", allow_late_equality_deletes=True)
+    fp.expire_snapshots(upsert(table, rows_of(30, 40, "a")), older_than=timedelta(0), dry_run=False)
+    assert late(table) == [], "keys of new rows double nothing"
+    upsert(table, rows_of(0, 10, "a"))
+    (found,) = late(table)
+    assert found.message.startswith("1 delete file was added under an old spec after rows were moved out of it")
+    assert "without deleting 10 rows that moved: delete those rows" in found.message
+    assert len(table.refresh().metadata.snapshots) == 2
 
 
 def test_rows_that_did_not_move_are_counted_and_not_deleted(catalog: SqlCatalog) -> None:

@@ -1,17 +1,22 @@
-"""Metadata columns: precedence of the table's own columns, and what cannot be asked for."""
+"""Metadata columns: precedence of the table's own columns, the fields of ``_partition``, and what is refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import LongType, NestedField
 
 import floeplan as fp
 from floeplan.errors import UnknownColumnError
+from floeplan.partition.union import partition_type
 from floeplan.scan.model import ScanOptions
+from floeplan.spark.metadata_tables import metadata_rows
+from tests.support.tables import two_specs
 from tests.support.tables.layouts import Files, Layout
 
 pytestmark = pytest.mark.unit
@@ -27,7 +32,7 @@ def test_position_file_and_an_unpartitioned_tuple(tmp_path: Path) -> None:
     files.positions([(path, 1)])
     table = files.table(Layout(Schema(ID), (PLAIN,)))
     plan = fp.plan_scan(table, "_pos >= 1 AND id <> 3", columns=["_pos", "id", "_file", "_partition"], options=QUIET)
-    assert plan.to_arrow().to_pylist() == [{"_pos": n, "id": n, "_file": path, "_partition": {}} for n in (2, 4)]
+    assert plan.to_arrow().to_pylist() == [{"_pos": n, "id": n, "_file": path, "_partition": None} for n in (2, 4)]
     assert plan.to_arrow(["id", "_deleted"]).to_pylist() == [
         {"id": 1, "_deleted": True},
         {"id": 2, "_deleted": False},
@@ -53,3 +58,41 @@ def test_lineage_needs_format_3(tmp_path: Path) -> None:
         fp.plan_scan(table, columns=["_nothing"], options=QUIET)
     with pytest.raises(UnknownColumnError, match="_deleted"):
         fp.plan_scan(table, "_deleted OR _pos = 1", options=QUIET)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_partition_has_the_fields_whose_source_column_exists(tmp_path: Path, version: str) -> None:
+    """As Java's ``Partitioning.partitionType``; the name of a field with a dropped source is free for another."""
+    catalog = two_specs.catalog(tmp_path)
+    table = catalog.create_table("db.events", two_specs.EVENTS, properties={"format-version": version})
+    with table.update_spec() as update:
+        update.add_field("id", IdentityTransform(), "p")
+    fp.append(table, two_specs.events(1, 2))
+    with table.update_spec() as update:
+        update.remove_field("p")
+    with table.update_spec() as update:
+        update.add_field("region", IdentityTransform(), "p")
+    fp.append(catalog.load_table("db.events"), two_specs.events(2, 3))
+    table = catalog.load_table("db.events")
+    assert partitions(table) == [{"p_1000": None, "p": "ap"}, {"p_1000": 1, "p": None}]
+    with table.update_spec() as update:
+        update.remove_field("p")
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("region")
+    assert partitions(catalog.load_table("db.events")) == [{"p": None}, {"p": 1}]
+    assert metadata_rows(catalog.load_table("db.events"), "files")["partition"].to_pylist() == [{"p": None}, {"p": 1}]
+
+
+def partitions(table: Table) -> list[dict[str, object]]:
+    found = fp.plan_scan(table, columns=["_partition"], options=QUIET).to_arrow()["_partition"].to_pylist()
+    return sorted(found, key=repr, reverse=True)
+
+
+def test_a_field_of_which_only_voids_are_left_is_null(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.data([{"id": 1}], Schema(ID), partition={"gone": None})
+    void = PartitionSpec(PartitionField(1, 1000, VoidTransform(), "gone"), spec_id=0)
+    table = files.table(Layout(Schema(ID), (void,)))
+    assert str(partition_type(table.metadata)) == "struct<1000: gone: optional long>"
+    assert partitions(table) == [{"gone": None}]
+    assert metadata_rows(table, "files")["partition"].to_pylist() == [{"gone": None}]

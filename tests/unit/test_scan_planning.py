@@ -13,6 +13,7 @@ from pyiceberg.types import DoubleType
 
 import floeplan as fp
 from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
+from floeplan.maintenance.inspect import inspect_table
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
@@ -42,6 +43,22 @@ def test_without_a_predicate_everything_is_kept_and_proven(table: Table) -> None
     assert plan.summary.bytes_kept == plan.summary.bytes_total
     assert {file.tri_state for file in plan.files} == {TriState.TRUE}
     assert ids(table) == list(range(300))
+
+
+def test_total_bytes_are_those_of_data_files_as_inspect_counts_them(tmp_path: Path) -> None:
+    """A snapshot summary counts delete files too; those of manifests that a plan does not read stay in the total."""
+    table = two_spec_table(tmp_path)
+    for where in ("id = 5", "id = 203"):
+        fp.delete(table, where, mode="merge-on-read")
+    table = table.refresh()
+    data, deletes = (inspect_table(table).sizes[name] for name in ("data_bytes", "delete_bytes"))
+    whole, part = plan_scan(table), plan_scan(table, "region = 'zz'", options=NO_FOOTERS)
+    assert (whole.summary.bytes_kept, whole.summary.bytes_total) == (data, data)
+    assert part.summary.delete_manifests_kept == 1
+    assert part.summary.bytes_total is not None
+    assert data < part.summary.bytes_total < data + deletes
+    assert "≤" in part.explain()
+    assert "≤" not in whole.explain()
 
 
 def test_partition_values_and_column_bounds_prune_together(table: Table) -> None:

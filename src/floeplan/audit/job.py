@@ -70,6 +70,9 @@ def audit(
     scans = audited_columns(parsed_reports(report_lines(spark, reports, chosen.since, catalog)))
     if chosen.since is not None:
         scans = scans.where(f"time >= timestamp_millis({int(chosen.since.timestamp() * 1000)})")
+    if chosen.table is not None:
+        name = scans["table"]  # null for lines that are not reports, which are counted
+        scans = scans.where(name.isNull() | (name == chosen.table) | name.endswith(f".{chosen.table}"))
     return _result(_per_query(scans, chosen), chosen, catalog)
 
 

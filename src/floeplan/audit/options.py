@@ -14,6 +14,7 @@ class AuditOptions:
 
     Attributes:
         since: Ignore reports before this time.
+        table: Only queries of this table, given as ``namespace.name``; reports may name its catalog, too.
         min_ratio: A query that keeps a smaller fraction of the files is well pruned.
         min_factor: A query is flagged only if it keeps more than this factor times the fraction of rows that match.
         min_files: Minimum number of files read.
@@ -27,6 +28,7 @@ class AuditOptions:
     """
 
     since: datetime | None = None
+    table: str | None = None
     min_ratio: float = 0.25
     min_factor: float = 4.0
     min_files: int = 2
@@ -41,7 +43,7 @@ class AuditOptions:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "since" and value < 0:
+            if field.name not in ("since", "table") and value < 0:
                 raise InvalidOptionError(
                     f"{field.name} is {value} but must not be negative", context={"option": field.name}
                 )

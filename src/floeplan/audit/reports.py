@@ -55,8 +55,11 @@ def are_files(reports: str) -> bool:
     if "://" in reports or Path(reports).exists():
         return True
     if "/" in reports or "." not in reports:
+        fix = "give a folder, or a table as namespace.name"
+        if reports == default_reports():
+            fix = f"plan or scan a table first, or {fix} with --reports"
         raise BadInputError(
-            f"there are no reports at {reports}; give a folder, or a table as namespace.name",
+            f"there are no reports at {reports}; {fix}",
             context={"reports": reports},
         )
     return False

@@ -326,7 +326,7 @@ def take_advice(stage: Stage) -> Chapter:
         "same_rows": before.count() == after.count(),
     }
     drawing = Group(draw_candidates(advised), Text(), side_by_side(before, after))
-    look = ("Estimated from sample points between the files' bounds.",)
+    look = ("The estimate is from sampled rows. The second table is what the same query reads after the rewrite.",)
     reports = shlex.quote(str(stage.reports))
     command = stage.command(f"advise {NAME} --reports {reports} --kind zorder --apply")
     return Chapter("Advice, applied", (command,), drawing, look, facts)

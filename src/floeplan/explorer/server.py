@@ -94,19 +94,19 @@ class ExplorerService:
         only: The only table served; by default all tables of the catalog.
         catalog: The name of the catalog.
         allow_writes: Whether rewrites and spec upgrades are allowed.
-        audit: Runs the audit; called at most once.
+        audit: Runs the audit of one table; called at most once for each.
         token: The session token that write requests must carry.
     """
 
     only: str | None
     catalog: str | None
     allow_writes: bool
-    audit: Callable[[], Mapping[str, Any]] | None
+    audit: Callable[[str], Mapping[str, Any]] | None
     token: str
     _views: OrderedDict[str, TableView] = field(default_factory=OrderedDict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _history: tuple[float, History] | None = None
-    _audited: Mapping[str, Any] | None = None
+    _audited: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _audit_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, name: str, parameters: Parameters) -> Mapping[str, Any]:
@@ -213,13 +213,14 @@ class ExplorerService:
         rows = view.map.files_in(_integer(parameters, "lane"), _integer(parameters, "bin"))
         return {"files": view.file_facts(rows[:MOST_FILES]), "total": len(rows)}
 
-    def _audit(self, _: Parameters) -> Mapping[str, Any]:
+    def _audit(self, parameters: Parameters) -> Mapping[str, Any]:
         if self.audit is None:
             raise BadInputError("no scan reports; start the explorer with --reports")
+        name = self._view(parameters).name
         with self._audit_lock:
-            if self._audited is None:
-                self._audited = self.audit()
-            return self._audited
+            if name not in self._audited:
+                self._audited[name] = self.audit(name)
+            return self._audited[name]
 
 
 def _needed(parameters: Parameters, name: str) -> str:
@@ -236,13 +237,15 @@ def _integer(parameters: Parameters, name: str) -> int:
         raise InvalidOptionError(f"{name} is {text!r} but must be a number", context={"option": name}) from error
 
 
-def audit_reports(reports: str, spark_url: str | None, catalog: str | None) -> dict[str, Any]:
-    """Audit scan reports on Spark."""
+def audit_reports(reports: str, spark_url: str | None, catalog: str | None, table: str) -> dict[str, Any]:
+    """Audit the scan reports of a table on Spark."""
     from floeplan.audit.job import audit
+    from floeplan.audit.options import AuditOptions
     from floeplan.spark.session import open_session
 
     check_reports(reports, catalog)
-    return audit(open_session(spark_url or "local[*]"), reports, catalog=catalog).to_dict()
+    session = open_session(spark_url or "local[*]")
+    return audit(session, reports, AuditOptions(table=table), catalog=catalog).to_dict()
 
 
 class RefusedError(Exception):

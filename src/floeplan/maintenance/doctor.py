@@ -266,8 +266,8 @@ def _late_deletes(check: DeleteCheck, name: str) -> Iterator[Finding]:
     text = "were added under an old spec after rows were moved out of it"
     spec_ids, doubles = entries.spec_id[late.delete_rows], late.doubled > 0
     for chosen, what, fix in (
-        (doubles & late.repairable, "and do not delete {} that moved: run doctor with --repair", REPAIR.format(name)),
-        (doubles & ~late.repairable, "and do not delete {} that moved: delete those rows", None),
+        (doubles & late.repairable, "without deleting {} that moved: run doctor with --repair", REPAIR.format(name)),
+        (doubles & ~late.repairable, "without deleting {} that moved: delete those rows", None),
         (late.doubled < 0, "and may not delete rows that moved: check their rows", None),
     ):
         for spec_id in np.unique(spec_ids[chosen]).tolist():
@@ -338,12 +338,25 @@ def _finding(
     return Finding(severity, kind, message, spec_id, files, examples)
 
 
+_SINGULAR = {
+    "are": "is",
+    "were": "was",
+    "do": "does",
+    "have": "has",
+    "apply": "applies",
+    "reference": "references",
+}
+"""The verb of a message about one file."""
+
+
 def _per_spec(kind: str, entries: EntriesTable, mask: Mask, text: str, noun: str = "file") -> Iterator[Finding]:
     """One finding per spec with affected files."""
     for spec_id in np.unique(entries.spec_id[mask]).tolist():
         rows = np.flatnonzero(mask & (entries.spec_id == spec_id))
         shown = tuple(entries.path.take(pa.array(rows[:_SHOWN])).to_pylist())
-        yield _finding(kind, f"{counted(len(rows), noun)} {text}", spec_id, len(rows), shown)
+        verb, rest = text.split(" ", 1)
+        verb = _SINGULAR.get(verb, verb) if len(rows) == 1 else verb
+        yield _finding(kind, f"{counted(len(rows), noun)} {verb} {rest}", spec_id, len(rows), shown)
 
 
 def _among(entries: EntriesTable, paths: Sequence[str]) -> Mask:

@@ -42,7 +42,8 @@ def merge_small_files(table: Table, branch: str, at_least: int, shown: int) -> I
     """What ``rewrite`` would merge, for every spec with at least ``at_least`` small files that no rewrite has written.
 
     Rows that share a file compress better, so that a rewrite may write files that are again too small. Merging those
-    would go on for several rewrites, each with less to gain: they are merged only together with others.
+    would go on for several rewrites, each with less to gain: they are merged only together with others. A rewrite keeps
+    the data sequence number, which tells its files also after its snapshot has expired; format 1 has none.
     """
     try:
         plan = RewriteDataFilesPlanner(table, ref=branch, cache=False).plan()
@@ -50,6 +51,7 @@ def merge_small_files(table: Table, branch: str, at_least: int, shown: int) -> I
         return
     entries = plan.files.entries
     rewritten = np.isin(entries.ints("snapshot_id"), _rewrites(table.metadata))
+    rewritten |= entries.sequence_number < entries.ints("file_sequence_number")
     is_small = (entries.ints("file_size_in_bytes") < plan.sizes.smallest) & ~rewritten
     merged = [group for group in plan.groups if group.expected_outputs < len(group.rows) and is_small[group.rows].any()]
     for spec_id in sorted({group.output_spec_id for group in merged}):

@@ -92,10 +92,11 @@ class RewriteManifestsResult(Displayed):
         def average(name: str) -> float:
             return float(sum(getattr(one, name) * one.entries for one in self.specs)) / weight
 
-        after, before = (
-            f"{average(f'opened_{when}'):.1f} ({average(f'read_{when}'):,.0f} entries)" for when in ("after", "before")
-        )
-        return f"a filter on one partition opens {after} instead of {before}"
+        def opened(when: str) -> str:
+            manifests = f"{average(f'opened_{when}'):.1f}".removesuffix(".0")
+            return f"{manifests} ({average(f'read_{when}'):,.0f} entries)"
+
+        return f"a filter on one partition opens {opened('after')} instead of {opened('before')}"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""

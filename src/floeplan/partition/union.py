@@ -11,7 +11,7 @@ partition value may be null. It holds for exact partition tuples and for the ran
 The union partition type is keyed by partition field id. Rule: fields of different specs are one column if they have the
 same partition field id, source and transform. The name is the newest one, so a rename does not split a column, and
 fields whose source column was dropped are kept. A void field, which format 1 leaves in place of a dropped field, is
-always null and not a column.
+always null and not a column. ``partition_type`` is the narrower type that Iceberg shows to users.
 
 Formats that did not track partition field ids number them by position, so two specs may use one id for different
 fields. Those are never mixed: the oldest keeps the id, the others get free ids above all others. Names that collide
@@ -20,7 +20,7 @@ get the id of their column as a suffix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -28,6 +28,7 @@ import numpy as np
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
+from pyiceberg.types import IcebergType, NestedField, StructType
 
 from floeplan.errors import UnknownSpecError
 from floeplan.partition.fields import BoundField, SourceTypes, bind_field, fields_on, source_types
@@ -37,6 +38,7 @@ from floeplan.predicate.build import and_, column_of, negate, or_, push_not
 from floeplan.predicate.evaluate import may_match
 from floeplan.predicate.ir import FALSE, TRUE, CmpOp, IrExpr
 from floeplan.predicate.stats import StatsTable, Tri
+from floeplan.schemas import fields_by_id
 
 _Meaning: TypeAlias = tuple[int, int, str]
 _SpecPosition: TypeAlias = tuple[PartitionSpec, int]
@@ -181,12 +183,13 @@ class UnionField:
     """One column of the union tuple.
 
     ``bound.column.field_id`` is unique in the union; ``field_id`` is the id in the metadata. ``positions`` has its
-    position in the tuple of each spec that has it.
+    position in the tuple of each spec that has it. ``source_dropped`` if the current schema lacks the source column.
     """
 
     bound: BoundField
     field_id: int
     positions: Mapping[int, int]
+    source_dropped: bool = False
 
     @property
     def id(self) -> int:
@@ -207,8 +210,14 @@ class UnionPartitionType:
     specs: Mapping[int, SpecProjection]
 
     @classmethod
-    def of(cls, specs: Iterable[PartitionSpec], sources: SourceTypes) -> UnionPartitionType:
-        """The union over specs; a spec is newer than another when its id is higher."""
+    def of(
+        cls, specs: Iterable[PartitionSpec], sources: SourceTypes, current: Container[int] | None = None
+    ) -> UnionPartitionType:
+        """The union over specs; a spec is newer than another when its id is higher.
+
+        ``current`` has the ids of the columns of the current schema; by default those of all sources.
+        """
+        present = sources if current is None else current
         ordered = sorted(specs, key=lambda spec: spec.spec_id)
         # The specs that have each distinct field and its position there, oldest spec first.
         positions: dict[_Meaning, list[_SpecPosition]] = {}
@@ -228,11 +237,12 @@ class UnionPartitionType:
         for meaning, found in positions.items():
             newest, position = found[-1]
             bound = bind_field(newest.fields[position], sources, ids[meaning])
-            fields.append(UnionField(bound, meaning[0], {spec.spec_id: at for spec, at in found}))
-        # The newest field keeps its name; others whose name is taken get their id as a suffix.
+            at = {spec.spec_id: at for spec, at in found}
+            fields.append(UnionField(bound, meaning[0], at, bound.source_id not in present))
+        # The newest field whose source exists keeps its name; others whose name is taken get their id as a suffix.
         taken: set[str] = set()
         unique: list[UnionField] = []
-        for union_field in sorted(fields, key=lambda field: (-max(field.positions), field.id)):
+        for union_field in sorted(fields, key=lambda field: (field.source_dropped, -max(field.positions), field.id)):
             name = union_field.name
             while name in taken:
                 name = f"{name}_{union_field.id}"
@@ -245,7 +255,8 @@ class UnionPartitionType:
     @classmethod
     def of_table(cls, metadata: TableMetadata) -> UnionPartitionType:
         """The union over all specs of a table, with sources looked up in all its schemas."""
-        return cls.of(metadata.partition_specs, source_types(metadata.schema(), metadata.schemas))
+        schema = metadata.schema()
+        return cls.of(metadata.partition_specs, source_types(schema, metadata.schemas), fields_by_id(schema))
 
     @property
     def bound_fields(self) -> tuple[BoundField, ...]:
@@ -263,6 +274,25 @@ class UnionPartitionType:
                 f"the table has no partition spec {spec_id}; it has {known}", context={"spec-id": spec_id}
             )
         return self.specs[spec_id]
+
+
+def partition_type(metadata: TableMetadata) -> StructType:
+    """The type of ``_partition`` and of the column ``partition`` of metadata tables, with the ids of the union.
+
+    As Java's ``Partitioning.partitionType``: fields whose source the current schema has, in every snapshot. A field of
+    which only void fields are left, because older specs were removed, is null.
+    """
+    union, columns = UnionPartitionType.of_table(metadata), fields_by_id(metadata.schema())
+    found: dict[int, tuple[str, IcebergType]] = {
+        f.id: (f.name, f.bound.column.type) for f in union.fields if not f.source_dropped
+    }
+    known = {f.field_id for f in union.fields}
+    for spec in sorted(metadata.partition_specs, key=lambda spec: -spec.spec_id):
+        for field in spec.fields:
+            if field.field_id not in known and field.source_id in columns:
+                known.add(field.field_id)
+                found[field.field_id] = field.name, columns[field.source_id].field_type
+    return StructType(*(NestedField(key, *found[key], required=False) for key in sorted(found)))
 
 
 def _meaning(field: PartitionField) -> _Meaning:

@@ -209,7 +209,9 @@ def draw_levels(plan: PlannedScan) -> Table:
         table.add_column(justify=justify, no_wrap=justify == "right")
     for name, total, kept, show in _levels(plan):
         bar: RenderableType = _Bar(kept / total, kept > 0) if total else ""
-        of, share = ("", "") if total is None else (show(total), percent(kept, total))
+        # The sizes of the delete files of pruned manifests are unknown, and part of the snapshot's total.
+        at_most = "≤ " if name == "bytes" and summary.delete_manifests_kept < summary.delete_manifests_total else ""
+        of, share = ("", "") if total is None else (at_most + show(total), percent(kept, total))
         table.add_row(Text(name, no_wrap=True), of, bar, show(kept), share)
     if summary.deletes_kept:
         table.add_row(

@@ -4,7 +4,8 @@ They are named in the columns of a scan like those of the table, and have the id
 them in Spark. Predicates may use them too, except ``_deleted`` and ``_partition``; they are evaluated on rows. A column
 of the table with the same name takes precedence.
 
-- ``_partition`` is the tuple over the fields of all specs, null where the spec of the file does not have a field.
+- ``_partition`` is the tuple over the fields of all specs whose source column exists, null where the spec of the file
+  does not have a field; null if there is no such field.
 - ``_row_id`` and ``_last_updated_sequence_number`` are stored in a file, or inherited from its manifest entry; null in
   files from before the table had format 3.
 - ``_deleted`` also returns the deleted rows that the plan's files still hold, with TRUE.
@@ -23,7 +24,7 @@ from pyiceberg.types import BooleanType, IntegerType, LongType, NestedField, Str
 from floeplan import arrow_compute as pc
 from floeplan.errors import UnknownColumnError
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import partition_type
 from floeplan.predicate.build import column_of, map_leaves, without_opaque
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
 from floeplan.predicate.ir import IrExpr, Opaque
@@ -50,16 +51,16 @@ _NESTED_IDS = 2_100_000_000
 
 def metadata_fields(metadata: TableMetadata) -> dict[str, NestedField]:
     """The metadata columns of a table by name."""
-    fields = [FILE, POSITION, DELETED, SPEC_ID, _partition_field(UnionPartitionType.of_table(metadata))]
+    fields = [FILE, POSITION, DELETED, SPEC_ID, _partition_field(metadata)]
     if metadata.format_version >= _FIRST_WITH_LINEAGE:
         fields += [ROW_ID, LAST_UPDATED]
     return {field.name: field for field in fields}
 
 
-def _partition_field(union: UnionPartitionType) -> NestedField:
+def _partition_field(metadata: TableMetadata) -> NestedField:
     nested = [
-        NestedField(_NESTED_IDS + number, field.name, field.bound.column.type, required=False)
-        for number, field in enumerate(union.fields)
+        NestedField(_NESTED_IDS + field.field_id, field.name, field.field_type, required=False)
+        for field in partition_type(metadata).fields
     ]
     return NestedField(PARTITION_ID, "_partition", StructType(*nested), required=False)
 
@@ -139,6 +140,6 @@ def _values(
 
 
 def _repeated(value: object, type_: pa.DataType, count: int) -> pa.Array:
-    if pa.types.is_struct(type_) and not type_.num_fields:
-        return pa.array([{}] * count, type_)
+    if pa.types.is_struct(type_) and not type_.num_fields:  # null in Iceberg, too: few engines know empty structs
+        return pa.nulls(count, type_)
     return pa.repeat(pa.scalar(value, type_), count)

@@ -15,6 +15,7 @@ import numpy as np
 from pyiceberg.schema import Schema
 
 from floeplan.display import Displayed
+from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.manifest_list import LiveCounts, ManifestListTable
 from floeplan.metadata.manifests.stats import file_stats
@@ -69,7 +70,10 @@ class PlannedScan(Displayed):
 
 @dataclass(frozen=True, slots=True)
 class ScanPlanSummary:
-    """Totals of the table's snapshot and what of it the plan reads."""
+    """Totals of the table's snapshot and what of it the plan reads.
+
+    ``bytes_total`` counts data files, and the delete files of pruned manifests: a snapshot has the sum of both only.
+    """
 
     manifests_total: int
     manifests_kept: int
@@ -191,7 +195,7 @@ def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanS
         row_groups_kept=None if run.row_groups_total is None else row_groups_kept,
         rows_total=_total(run, data.rows, "total-records"),
         rows_kept=int(rows_kept.sum()),
-        bytes_total=_summary_number(run, "total-files-size"),
+        bytes_total=_data_bytes(run, files),
         bytes_kept=int(_file_bytes(files, run.projected).sum()),
         deletes_total=_total(run, deletes.files, "total-delete-files"),
         deletes_kept=len(distinct(files.matches.deletes)) if len(files.deletes) else 0,
@@ -242,6 +246,16 @@ def _file_bytes(files: PlannedFiles, projected: frozenset[int] | None) -> Ints:
 def _total(run: Totals, counted: int | None, key: str) -> int | None:
     """Live files or rows by the manifest list's counts; by the snapshot's totals where counts were not written."""
     return _summary_number(run, key) if counted is None else counted
+
+
+def _data_bytes(run: Totals, files: PlannedFiles) -> int | None:
+    """Bytes of live data files: the snapshot's total, which counts delete files too, less the delete files read."""
+    total = _summary_number(run, "total-files-size")
+    if not total or not len(files.deletes):
+        return total
+    sizes, own = files.deletes.ints("file_size_in_bytes"), files.deletes.ints("content_size_in_bytes", missing=0)
+    # Deletion vectors share a file, so a snapshot counts each by its own bytes.
+    return max(0, total - int(np.where(files.delete_kinds == DeleteKind.VECTOR, own, sizes).sum()))
 
 
 def _summary_number(run: Totals, key: str) -> int | None:

@@ -1,8 +1,9 @@
 """Metadata tables: snapshots, history, refs, manifests, entries, files, partitions, position deletes, and ``all_*``.
 
 Columns are named as in Iceberg's own metadata tables. The partition of a file is one struct over the fields of all
-specs, beside its spec id, so that partitions of different specs stay apart. Everything is columnar. Tables called
-``all_…`` have what any snapshot refers to, each manifest once, so that a file may be listed more than once.
+specs whose source column exists, beside its spec id, so that partitions of different specs stay apart. Everything is
+columnar. Tables called ``all_…`` have what any snapshot refers to, each manifest once, so that a file may be listed
+more than once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
@@ -26,7 +28,7 @@ from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, c
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.values import to_logical
 from floeplan.partition.key import partition_codes
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import UnionPartitionType, partition_type
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import TRUE
 from floeplan.scan.delete_files import DeleteFileReader
@@ -201,8 +203,8 @@ def _manifest_columns(listed: ManifestListTable) -> pa.Table:
 
 
 def _entries(target: ScanTarget) -> pa.Table:
-    entries, union = read_whole_entries(target)
-    return pa.table(_entry_columns(entries) | _file_columns(entries, union))
+    entries = read_whole_entries(target)
+    return pa.table(_entry_columns(entries) | _file_columns(entries, target))
 
 
 def _entry_columns(entries: EntriesTable) -> dict[str, pa.Array]:
@@ -211,30 +213,30 @@ def _entry_columns(entries: EntriesTable) -> dict[str, pa.Array]:
 
 
 def _files(target: ScanTarget, kept: _Kept = _any) -> pa.Table:
-    entries, union = read_whole_entries(target)
+    entries = read_whole_entries(target)
     live = entries.live()
-    return pa.table(_file_columns(live.take(np.flatnonzero(kept(live.content))), union))
+    return pa.table(_file_columns(live.take(np.flatnonzero(kept(live.content))), target))
 
 
 def _all_entries(target: ScanTarget) -> pa.Table:
-    entries, union = _entries_of_all_snapshots(target)
-    return pa.table(_entry_columns(entries) | _file_columns(entries, union))
+    entries = _entries_of_all_snapshots(target)
+    return pa.table(_entry_columns(entries) | _file_columns(entries, target))
 
 
 def _all_files(target: ScanTarget, kept: _Kept = _any) -> pa.Table:
-    entries, union = _entries_of_all_snapshots(target)
+    entries = _entries_of_all_snapshots(target)
     live = entries.live()
-    return pa.table(_file_columns(live.take(np.flatnonzero(kept(live.content))), union))
+    return pa.table(_file_columns(live.take(np.flatnonzero(kept(live.content))), target))
 
 
-def _entries_of_all_snapshots(target: ScanTarget) -> tuple[EntriesTable, UnionPartitionType]:
+def _entries_of_all_snapshots(target: ScanTarget) -> EntriesTable:
     """The entries of every manifest that any snapshot lists, each manifest once."""
     table, union = target.table, UnionPartitionType.of_table(target.metadata)
     lists = read_manifest_lists(target.metadata.snapshots, table.io, table_location=target.metadata.location)
     listed = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
     first = np.unique(listed.path.dictionary_encode().indices.to_numpy(), return_index=True)[1]
     manifests = listed.take(np.sort(first))
-    return read_entries(manifests, union, EntryColumns(WHOLE), io=table.io, live=False), union
+    return read_entries(manifests, union, EntryColumns(WHOLE), io=table.io, live=False)
 
 
 def _position_deletes(target: ScanTarget) -> pa.Table:
@@ -242,7 +244,7 @@ def _position_deletes(target: ScanTarget) -> pa.Table:
     compiled = compile_predicate(TRUE, target.schema)
     planned = plan_target(target, compiled, ScanOptions(footers=False, report=False)).files
     with_deletes = np.flatnonzero(planned.matches.counts > 0)
-    reader, union = DeleteFileReader(target.table.io), UnionPartitionType.of_table(target.metadata)
+    reader = DeleteFileReader(target.table.io)
     rows: list[int] = []
     positions: list[pa.Array] = []
     paths: list[str] = []
@@ -260,29 +262,26 @@ def _position_deletes(target: ScanTarget) -> pa.Table:
         "file_path": _plain(entries.path),
         "pos": pa.concat_arrays([pa.array([], pa.int64()), *positions]),
     }
-    if union.fields:
-        columns["partition"] = partition_struct(entries, union)
-    columns |= {
+    columns |= partition_struct(entries, target) | {
         "spec_id": pa.array(entries.spec_id, pa.int32()),
         "delete_file_path": pa.array(paths, pa.string()),
     }
     return pa.table(columns)
 
 
-def _file_columns(entries: EntriesTable, union: UnionPartitionType) -> dict[str, pa.Array]:
+def _file_columns(entries: EntriesTable, target: ScanTarget) -> dict[str, pa.Array]:
     columns = {name: _plain(entries.array(name)) for name in _FILE_COLUMNS}
     for name in ("content", "spec_id", "sort_order_id"):
         columns[name] = columns[name].cast(pa.int32())
     columns["equality_ids"] = columns["equality_ids"].cast(pa.list_(pa.int32()))
-    if union.fields:
-        columns["partition"] = partition_struct(entries, union)
+    columns |= partition_struct(entries, target)
     return columns | {name: _map(entries.array(name)) for name in STAT_MAPS}
 
 
 def _partitions(target: ScanTarget) -> pa.Table:
     """One row per spec id and partition, with the totals of its data and delete files."""
-    entries, union = read_whole_entries(target)
-    entries = entries.live()
+    entries = read_whole_entries(target).live()
+    union = UnionPartitionType.of_table(target.metadata)
     codes = partition_codes(union, entries.spec_id, entries.partition_columns())
     _, first, group = np.unique(codes, return_index=True, return_inverse=True)
     content, rows = entries.content, np.maximum(entries.record_count, 0)
@@ -294,10 +293,7 @@ def _partitions(target: ScanTarget) -> pa.Table:
         np.add.at(sums, group[mask], values[mask])
         return pa.array(sums)
 
-    columns: dict[str, pa.Array] = {}
-    if union.fields:
-        columns["partition"] = partition_struct(entries.take(first), union)
-    columns |= {
+    columns = partition_struct(entries.take(first), target) | {
         "spec_id": pa.array(entries.spec_id[first], pa.int32()),
         "record_count": total(Content.DATA, rows),
         "file_count": total(Content.DATA, None).cast(pa.int32()),
@@ -321,17 +317,24 @@ def _partitions(target: ScanTarget) -> pa.Table:
     return pa.table(columns)
 
 
-def read_whole_entries(target: ScanTarget) -> tuple[EntriesTable, UnionPartitionType]:
+def read_whole_entries(target: ScanTarget) -> EntriesTable:
     """All entries of the snapshot with all columns."""
     reader = SnapshotReader.open(target.table, target.snapshot, cache=True)
-    entries = reader.entries(None, EntryColumns(WHOLE), live=False)
-    return entries, reader.union
+    return reader.entries(None, EntryColumns(WHOLE), live=False)
 
 
-def partition_struct(entries: EntriesTable, union: UnionPartitionType) -> pa.Array:
-    """Partition values as a struct over the fields of all specs."""
-    values = [to_logical(entries.partition_types[f.id], entries.array(partition_column(f.id))) for f in union.fields]
-    return pa.StructArray.from_arrays([_plain(value) for value in values], names=[f.name for f in union.fields])
+def partition_struct(entries: EntriesTable, target: ScanTarget) -> dict[str, pa.Array]:
+    """The column ``partition`` by its name: a struct over the fields of all specs; no column without fields."""
+    fields, types = partition_type(target.metadata).fields, entries.partition_types
+    if not fields:
+        return {}
+    values = [
+        to_logical(types[f.field_id], entries.array(partition_column(f.field_id)))
+        if f.field_id in types
+        else pa.nulls(len(entries), schema_to_pyarrow(f.field_type))
+        for f in fields
+    ]
+    return {"partition": pa.StructArray.from_arrays([_plain(value) for value in values], [f.name for f in fields])}
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from floeplan.audit.options import AuditOptions
-from floeplan.cli import common
+from floeplan.cli import common, completion
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.text import counted, human_bytes, percent
 from floeplan.times import is_age, parse_age
@@ -31,6 +31,10 @@ _DEFAULTS = AuditOptions()
 SinceOption = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="Only reports since a time or an age, e.g. 2024-03-01, 7d, 12h, 30m."),
+]
+TableOption = Annotated[
+    str | None,
+    typer.Option("--table", metavar="TABLE", help="Only queries of this table.", autocompletion=completion.tables),
 ]
 FindingsOption = Annotated[
     str | None, typer.Option("--findings", metavar="TABLE", help="Also append the findings to this Iceberg table.")
@@ -68,6 +72,7 @@ CandidatesOption = Annotated[int, typer.Option("--most", metavar="N", min=1, hel
 def audit(
     reports: common.ReportsOption = None,
     since: SinceOption = None,
+    table: TableOption = None,
     findings: FindingsOption = None,
     min_ratio: MinRatioOption = _DEFAULTS.min_ratio,
     min_factor: MinFactorOption = _DEFAULTS.min_factor,
@@ -93,6 +98,7 @@ def audit(
 
     options = AuditOptions(
         since=since_time(since, datetime.now(UTC)),
+        table=table,
         min_ratio=min_ratio,
         min_factor=min_factor,
         min_files=min_files,

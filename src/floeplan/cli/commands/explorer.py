@@ -50,7 +50,7 @@ def report(
 
     loaded = load_table(table, catalog)
     with common.spinner("writing the report"):
-        audit = None if reports is None else audit_reports(reports, spark, catalog)
+        audit = None if reports is None else audit_reports(reports, spark, catalog, ".".join(loaded.name()))
         result = write_report(loaded, output, where or (), audit=audit)
     common.show(result, draw_report, as_json=json)
 

@@ -90,7 +90,10 @@ def _sizes(result: Inspection) -> RenderableType:
     kinds = ", ".join(f"{deletes[kind]:,} {kind}" for kind in ("position", "vectors", "equality") if deletes[kind])
     size = f"({human_bytes(sizes['delete_bytes'])}, {counted(deletes['rows'], 'row')})"
     drawn.add_row("deletes", f"{kinds} {size}" if kinds else "none")
-    drawn.add_row("manifests", f"{sizes['manifests']:,}, {human_bytes(sizes['manifest_bytes'])}")
+    # A plan counts them, too: the snapshot of a rewrite lists the manifests from which it removed all files.
+    without = sizes["data_manifests"] + sizes["delete_manifests"] - sizes["manifests"]
+    others = f"; {without:,} more without live files" if without else ""
+    drawn.add_row("manifests", f"{sizes['manifests']:,}, {human_bytes(sizes['manifest_bytes'])}{others}")
     columns = next(len(schema["columns"]) for schema in result.schemas if schema["current"])
     drawn.add_row("schemas", f"{len(result.schemas):,}; the current one has {counted(columns, 'column')}")
     return drawn

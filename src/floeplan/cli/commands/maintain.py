@@ -26,6 +26,9 @@ _STYLES = {
     "done": "green",
     "partial": "green",
 }
+_GAINS = Text(
+    "A gain counts read.split.open-file-cost (4 MiB) for each file or manifest no longer opened.", style="dim"
+)
 _MOST_TABLES = 50
 
 
@@ -141,7 +144,7 @@ def _work(result: MaintainResult) -> list[RenderableType]:
         lines += [Text(f"    {one.why}", style="yellow")] if one.why else []
     if len(every) > _MOST_TABLES:
         lines.append(Text(f"and {counted(len(every) - _MOST_TABLES, 'more piece')} of work; --json has them all"))
-    return lines
+    return [*lines, *([_GAINS] if every else [])]
 
 
 def _in_order(result: MaintainResult) -> list[tuple[str, WorkReport]]:
@@ -169,7 +172,7 @@ def draw_explained(result: MaintainResult) -> RenderableType:
     every = _in_order(result)[:_MOST_TABLES]
     parts += [Text("\norder", style="bold")] if every else []
     parts += [Text(f"  {number}. {name} {one.work.kind}") for number, (name, one) in enumerate(every, 1)]
-    return Group(*parts)
+    return Group(*parts, *([_GAINS] if every else []))
 
 
 def _settings(settings: Mapping[str, object]) -> RenderableType:

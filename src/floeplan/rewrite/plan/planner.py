@@ -87,7 +87,7 @@ _UNREADABLE = {
     Skip.ENCRYPTED: "encrypted",
     Skip.UNREADABLE_DELETES: "a delete file of an unknown format, or an encrypted one, applies to them",
 }
-_ENTRY_COLUMNS = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id"})
+_ENTRY_COLUMNS = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id", "file_sequence_number"})
 
 
 class RewriteDataFilesPlanner:

@@ -3,6 +3,8 @@
 They apply within their spec and partition only. A row that moved before the delete was added stays live although its
 key was deleted, and an upsert doubles it. Snapshots that move rows record it (``floeplan.moved-from-specs``, and
 ``floeplan.operation`` of a move by metadata); an equality delete of such a spec with a higher sequence number is late.
+Once such a snapshot has expired, the files of a rewrite still show that their rows may come from any other spec: their
+data sequence number is lower than their file sequence number. A move by metadata leaves no such trace.
 
 Rule: the keys of a late delete are compared with the older live rows of other specs. Those that would be in its
 partition under its own spec are the rows it should have deleted. The repair records the delete also in the partition
@@ -83,12 +85,17 @@ class _SpecMove:
 
 def find_late_deletes(head: SnapshotReader, deletes: ScanDeletes) -> LateDeletes:
     """Find late equality deletes, and compare their keys with the rows that moved."""
+    scoped = deletes.kinds == DeleteKind.EQUALITY_PARTITION
+    if not scoped.any():
+        return LateDeletes.none()
     moves = list(_moves(head))
     late = np.zeros(len(deletes.kinds), dtype=np.bool_)
     for move in moves:
         after = deletes.entries.sequence_number > (move.snapshot.sequence_number or 0)
         late |= after & np.isin(deletes.entries.spec_id, list(move.left))
-    rows = np.flatnonzero(late & (deletes.kinds == DeleteKind.EQUALITY_PARTITION))
+    for spec_id, number in _expired_rewrites(head).items():
+        late |= (deletes.entries.sequence_number > number) & (deletes.entries.spec_id != spec_id)
+    rows = np.flatnonzero(late & scoped)
     if not len(rows):
         return LateDeletes.none()
     try:
@@ -107,6 +114,19 @@ def _moves(head: SnapshotReader) -> Iterator[_SpecMove]:
         elif MOVED_FROM_SPECS in summary:
             left, replaced = (summary.get(key, "").split(",") for key in (MOVED_FROM_SPECS, REPLACED_SPECS))
             yield _SpecMove(snapshot, frozenset(map(int, left)), frozenset(map(int, replaced)))
+
+
+def _expired_rewrites(head: SnapshotReader) -> dict[int, int]:
+    """By spec, the sequence number of the oldest rewrite of its files whose snapshot has expired."""
+    data = head.entries(
+        head.manifest_rows(DATA), EntryColumns(frozenset({"snapshot_id", "file_sequence_number"}), partition=False)
+    )
+    known = [snapshot.snapshot_id for snapshot in head.metadata.snapshots]
+    written = data.ints("file_sequence_number")
+    found = (data.sequence_number < written) & ~np.isin(data.ints("snapshot_id"), known)
+    return {
+        spec_id: int(written[found & (data.spec_id == spec_id)].min()) for spec_id in set(data.spec_id[found].tolist())
+    }
 
 
 @dataclass(slots=True)

@@ -114,7 +114,7 @@
             main,
             F.card(
                 "Audit",
-                { subtitle: "queries grouped without their literals" },
+                { subtitle: `queries of ${shared.overview.table}, grouped without their literals` },
                 F.facts([
                     ["queries", F.count(found.queries)],
                     ["runs", F.count(found.runs)],
