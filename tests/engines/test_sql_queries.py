@@ -141,9 +141,10 @@ def test_a_table_is_planned_with_the_predicates_and_columns_of_the_query(
 
 def test_references_with_equal_needs_share_a_plan(events: str, spark: SparkSession, local_catalog: SqlCatalog) -> None:
     query = (
-        "SELECT a.id, c.n FROM {t} a JOIN {t} b ON a.id = b.id JOIN (SELECT count(*) AS n FROM {t} WHERE id = 3) c "
-        "WHERE EXISTS (SELECT 1 FROM {t} d WHERE d.id = a.id) AND a.id > 2 AND b.id > 2"
-    ).format(t=events)
+        f"SELECT a.id, c.n FROM {events} a JOIN {events} b ON a.id = b.id "
+        f"JOIN (SELECT count(*) AS n FROM {events} WHERE id = 3) c "
+        f"WHERE EXISTS (SELECT 1 FROM {events} d WHERE d.id = a.id) AND a.id > 2 AND b.id > 2"
+    )
     planned = PlannedQuery.of(spark, query, local_catalog)
     first, second, counted, inner = planned.tables
     assert first.plan is second.plan is not counted.plan

@@ -304,7 +304,8 @@ def _unreadable(field: BoundField, type_: PrimitiveType, value: object) -> Unsup
 def _values(array: pa.Array) -> list[Any]:
     """As ``to_pylist``, which makes an Arrow scalar of every value first."""
     if pa.types.is_integer(array.type) and not array.null_count:
-        return integers(array).tolist()
+        numbers: list[Any] = integers(array).tolist()
+        return numbers
     if pa.types.is_large_list(array.type) and not array.values.null_count:
         ends = np.frombuffer(array.buffers()[1], dtype=np.int64)[array.offset : array.offset + len(array) + 1]
         items, valid = integers(array.values), valid_mask(array).tolist()

@@ -425,6 +425,7 @@ def join_footers(footers: Sequence[ParquetFooter]) -> ParquetFooter:
         _encoded=b"".join(one._encoded for one in footers),
         _chunk_starts=np.concatenate([one._chunk_starts + at for one, at in zip(footers, before[:-1], strict=True)]),
         _chunks={},
+        statistics={},
     )
 
 
