@@ -57,6 +57,8 @@ READ_BYTES = 128 * 1024 * 1024
 SAMPLES_PER_RANGE = 2048
 """Sampled rows for each range; ranges then differ by about 2 % in size."""
 TRIAL_FILE_BYTES = 32 * 1024 * 1024
+TRIAL_COST = 16
+"""Cost of sorting and encoding some rows of a file, in reads of its keys."""
 _RATIOS = (0.1, 4.0)
 """Limits of the ratio of new to old bytes that a few row groups may suggest."""
 
@@ -248,7 +250,7 @@ class RangeRewriter:
             partial(_read_keys, rows, every),
             descriptors,
             self.spark,
-            weights=[float(sizes[largest[:enough]].sum()), *sizes.tolist()],
+            weights=[TRIAL_COST * float(sizes[largest[:enough]].sum()), *sizes.tolist()],
             description=f"floeplan rewrite {self.plan.target.name}: keys of group {task.group_id}",
         )
         samples = sorted((one for samples, _ in found for one in samples), key=lambda one: one.source)
