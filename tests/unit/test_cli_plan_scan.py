@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
 from floeplan.cli.commands.plan import FORMATS
-from floeplan.cli.common import json_rows
+from floeplan.cli.common import json_rows, json_value
 from floeplan.cli.main import main
 from floeplan.cli.row_formats import open_writer
 from tests.support.tables.two_specs import two_spec_table
@@ -336,3 +336,38 @@ def test_texts_of_jsonl_are_escaped_as_json_escapes_them(type_: pa.DataType) -> 
         open_writer("jsonl", sink, rows.schema).write(rows)
         lines = sink.getvalue().decode().removesuffix("\n").split("\n")
         assert lines == [json.dumps(row, ensure_ascii=False) for row in rows.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0, 220_300, -1, 10**6, None, -62_135_596_800_000_000, 253_402_300_799_999_999]).cast(
+            pa.timestamp("us")
+        ),
+        pa.array([0, -(10**6), None, 1]).cast(pa.timestamp("us", "UTC")),
+        pa.array([1, 2, None]).cast(pa.timestamp("us")),
+        pa.array([None, None], pa.timestamp("us", "UTC")),
+        pa.array([], pa.timestamp("us")),
+        pa.array([10**9, 1_500, None]).cast(pa.timestamp("ns")).cast(pa.timestamp("ms"), safe=False),
+        pa.array([Decimal("0.000001"), Decimal("-0.1"), Decimal(0), None, Decimal(10**31)], pa.decimal128(38, 6)),
+        pa.array([Decimal("1E-9"), Decimal(0), Decimal(-5)], pa.decimal128(12, 9)),
+        pa.array([Decimal(-7), Decimal(10**17)], pa.decimal128(18, 0)),
+        pa.array([date(1, 1, 1), date(9999, 12, 31), None]),
+    ],
+    ids=lambda values: f"{values.type}, {len(values)} rows",
+)
+def test_lines_of_json_have_the_values_of_json(values: pa.Array) -> None:
+    """Timestamps and decimals that Arrow converts, and those that it would show otherwise."""
+    sink = BytesIO()
+    table = pa.table({"value": values})
+    writer = open_writer("jsonl", sink, table.schema)
+    writer.write(table)
+    writer.close()
+    found = [json.loads(line)["value"] for line in sink.getvalue().splitlines()]
+    assert found == [json_value(value) for value in values.to_pylist()]
+
+
+def test_a_timestamp_beyond_the_calendar_is_no_other_date() -> None:
+    table = pa.table({"value": pa.array([253_402_300_800_000_000]).cast(pa.timestamp("us"))})
+    with pytest.raises((ValueError, OverflowError)):
+        open_writer("jsonl", BytesIO(), table.schema).write(table)

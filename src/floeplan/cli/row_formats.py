@@ -1,8 +1,8 @@
 """Writes the rows of ``floeplan scan`` as CSV, JSON lines, an Arrow stream or Parquet, one table after another.
 
 Values that CSV does not have are written as in JSON: bytes as base64, structs, lists and maps as JSON text. A line of
-JSON has the values of ``--json``. Columns are converted as a whole: integers and plain text by Arrow, other values once
-for each distinct value of a batch.
+JSON has the values of ``--json``. Columns are converted as a whole: integers, plain text, decimals and
+timestamps by Arrow, other values once for each distinct value of a batch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from floeplan.cli.common import json_value, look_for_pandas
 _BATCH_ROWS = 64 * 1024
 _ESCAPED = r'["\\\x00-\x1f]'
 """What JSON escapes; text without it is quoted as it is."""
+_PLAIN_SCALE = 6
+"""Up to this scale, no decimal is shown with an exponent."""
+_FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000_000, 253_402_300_800_000_000
+"""Microseconds from the year 1 to the end of the year 9999, which Python's calendar has."""
 
 
 class RowWriter(Protocol):
@@ -97,8 +101,31 @@ def _json_texts(values: pa.Array) -> pa.Array:
     is_text = pt.is_string(values.type) or pt.is_large_string(values.type)
     if is_text and not pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
         return pc.binary_join_element_wise('"', values.cast(pa.string()), '"', "")
+    if (texts := _quoted(values)) is not None:
+        return pc.binary_join_element_wise('"', texts, '"', "")
     encoded = values.dictionary_encode()
     return pa.array(map(_json_text, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
+
+
+def _quoted(values: pa.Array) -> pa.Array | None:
+    """Decimals and timestamps as Python shows them, where Arrow does so, too: they are mostly distinct."""
+    if pt.is_decimal(values.type) and 0 <= values.type.scale <= _PLAIN_SCALE:
+        return values.cast(pa.string())
+    if not pt.is_timestamp(values.type) or values.type.unit != "us" or values.type.tz not in (None, "UTC"):
+        return None
+    numbers = values.cast(pa.int64())
+    span = pc.min_max(numbers).as_py()
+    if span["min"] is None or span["min"] < _FIRST_YEAR or span["max"] >= _LAST_YEAR:
+        return None
+    texts = pc.replace_substring(numbers.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
+    if pc.any(pc.equal(_fractions(numbers), 0)).as_py():
+        texts = pc.replace_substring_regex(texts, r"\.000000$", "")
+    return texts if values.type.tz is None else pc.binary_join_element_wise(texts, "+00:00", "")
+
+
+def _fractions(micros: pa.Array) -> pa.Array:
+    """What is left of whole seconds, without a sign that matters."""
+    return pc.subtract(micros, pc.multiply(pc.divide(micros, 10**6), 10**6))
 
 
 def _json_text(value: Any) -> str | None:
