@@ -67,7 +67,9 @@ def unscaled(frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
 
         sql, query = session._jvm.org.apache.spark.sql, frame._jdf
         utils, value = sql.classic.ExpressionUtils, sql.catalyst.expressions.UnscaledValue
-        found = {name: Column(utils.column(value(utils.expression(query.col(quoted(name)))))) for name in names}
+        found: dict[str, Any] = {
+            name: Column(utils.column(value(utils.expression(query.col(quoted(name)))))) for name in names
+        }
         return frame.withColumns(found)
     except Exception:  # py4j raises many classes; integers are an optimisation
         return None
