@@ -30,7 +30,7 @@ import pyarrow as pa
 from floeplan.spark.types import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 JavaObject: TypeAlias = Any
 """A py4j proxy of an object in the JVM."""
@@ -63,12 +63,12 @@ def unscaled(frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
     """The rows with some decimals of up to 18 digits as their unscaled values; ``None`` where that is not possible."""
     session: Any = frame.sparkSession
     try:
-        from pyspark.sql.classic import column
+        from pyspark.sql.classic.column import Column
 
         sql, query = session._jvm.org.apache.spark.sql, frame._jdf
         utils, value = sql.classic.ExpressionUtils, sql.catalyst.expressions.UnscaledValue
-        found: dict[str, Column] = {
-            name: column.Column(utils.column(value(utils.expression(query.col(quoted(name)))))) for name in names
+        found: dict[str, Any] = {
+            name: Column(utils.column(value(utils.expression(query.col(quoted(name)))))) for name in names
         }
         return frame.withColumns(found)
     except Exception:  # py4j raises many classes; integers are an optimisation

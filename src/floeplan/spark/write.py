@@ -175,7 +175,8 @@ def _unbounded_values(name: str, type_: DataType) -> list[str] | None:
 
 def with_unscaled_decimals(frame: DataFrame, target: WriteTarget) -> tuple[DataFrame, dict[str, pa.DataType]]:
     """The rows with unscaled values instead of decimals, except those they are distributed by, and their types."""
-    sources = [*(one.source_id for one in target.spec.fields), *(one.source_id for one in target.sort_order.fields)]
+    sources = [field.source_id for field in target.spec.fields]
+    sources += [field.source_id for field in target.sort_order.fields]
     keys = {(target.schema.find_column_name(source) or "").partition(".")[0] for source in sources}
     types = {
         field.name: pa.decimal128(field.dataType.precision, field.dataType.scale)
