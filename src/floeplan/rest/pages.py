@@ -303,15 +303,16 @@ def _unreadable(field: BoundField, type_: PrimitiveType, value: object) -> Unsup
 
 def _values(array: pa.Array) -> list[Any]:
     """As ``to_pylist``, which makes an Arrow scalar of every value first."""
+    listed: list[Any]
     if pa.types.is_integer(array.type) and not array.null_count:
-        numbers: list[Any] = integers(array).tolist()
-        return numbers
+        listed = integers(array).tolist()
+        return listed
     if pa.types.is_large_list(array.type) and not array.values.null_count:
         ends = np.frombuffer(array.buffers()[1], dtype=np.int64)[array.offset : array.offset + len(array) + 1]
         items, valid = integers(array.values), valid_mask(array).tolist()
         rows = zip(pairwise(ends.tolist()), valid, strict=True)
         return [items[start:end].tolist() if is_valid else None for (start, end), is_valid in rows]
-    listed: list[Any] = array.to_pylist()
+    listed = array.to_pylist()
     return listed
 
 
