@@ -27,8 +27,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from floeplan.spark.types import quoted
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -64,6 +62,8 @@ def unscaled(frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
     session: Any = frame.sparkSession
     try:
         from pyspark.sql.classic.column import Column
+
+        from floeplan.spark.types import quoted  # needs pyspark, which this module does not
 
         sql, query = session._jvm.org.apache.spark.sql, frame._jdf
         utils, value = sql.classic.ExpressionUtils, sql.catalyst.expressions.UnscaledValue
