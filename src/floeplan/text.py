@@ -141,7 +141,12 @@ def _masked(value: Any) -> Any:
 
 def redacted(text: str) -> str:
     """Also mask values after the name of a secret; for messages and logs."""
-    return _NAMED.sub(rf"\g<name>{MASK}", without_secrets(text))
+    return without_named(without_secrets(text))
+
+
+def without_named(text: str) -> str:
+    """Mask values after the name of a secret, for texts in which known secrets are masked later."""
+    return _NAMED.sub(rf"\g<name>{MASK}", text)
 
 
 def _all_secrets() -> set[str]:

@@ -35,12 +35,14 @@ def own_report(
 ) -> dict[str, Any]:
     """A report with Floeplan's counts; ``manifests`` is (kept, total).
 
-    Without ``undecided`` it is one of a version that did not report it.
+    Without ``undecided`` it is one of a version that did not report it, and reported notes instead of fields.
     """
-    notes = [{"predicate": "p", "field": partition_field, "how": "cannot", "reason": ""}]
+    fields: dict[str, Any] = {"partition_fields": [] if partition_field is None else [partition_field]}
+    if undecided is None:
+        fields = {"notes": [{"predicate": "p", "field": partition_field, "how": "cannot", "reason": ""}]}
     specs = [
-        {"spec_id": 0, "bytes_kept": old_spec_kept * file_size, "notes": notes},
-        {"spec_id": 1, "bytes_kept": (kept - old_spec_kept) * file_size, "notes": notes},
+        {"spec_id": 0, "bytes_kept": old_spec_kept * file_size, **fields},
+        {"spec_id": 1, "bytes_kept": (kept - old_spec_kept) * file_size, **fields},
     ]
     summary = {
         "manifests_total": manifests[1],

@@ -88,7 +88,8 @@ _SUMMARY = (*(f"{level}_{kind}" for level in RATIOS for kind in ("total", "kept"
 _OWN = f"""STRUCT<
     timestamp: STRING, default_spec_id: INT, layout_changed_ms: BIGINT, selectivity: DOUBLE,
     summary: STRUCT<{", ".join(f"{name}: BIGINT" for name in _SUMMARY)}>,
-    specs: ARRAY<STRUCT<spec_id: INT, bytes_kept: BIGINT, undecided: BIGINT, notes: ARRAY<STRUCT<field: STRING>>>>,
+    specs: ARRAY<STRUCT<spec_id: INT, bytes_kept: BIGINT, undecided: BIGINT, partition_fields: ARRAY<STRING>,
+        notes: ARRAY<STRUCT<field: STRING>>>>,
     passes: ARRAY<STRUCT<unit: STRING, total: BIGINT, effects: ARRAY<STRUCT<why: STRING, undecided: BIGINT>>>>,
     warnings: ARRAY<STRUCT<kind: STRING, context: STRUCT<text: STRING>>>>"""
 REPORT = f"""`report-type` STRING, `table-name` STRING, filter STRING,
@@ -100,6 +101,9 @@ _MAX_NUMBER = 2**50
 _WRITTEN_AT = "try_to_timestamp(floeplan.timestamp)"
 _TIME = f"CASE WHEN year({_WRITTEN_AT}) BETWEEN 1970 AND 9000 THEN {_WRITTEN_AT} END"
 """The timestamp of a report, if it is plausible."""
+
+_ON_PARTITION = "coalesce(size(s.partition_fields) > 0, exists(s.notes, n -> n.field IS NOT NULL))"
+"""Whether a filter uses a partition field of a spec; reports of earlier versions have a note for each leaf."""
 
 _ENGINE = "substring(concat_ws(' ', metadata.`engine-name`, metadata.`engine-version`), 1, 60)"
 """The engine of a scan and its version, as its report names them; empty for a line of a log."""
@@ -208,7 +212,7 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
             "old_spec_bytes"
         ),
         F.expr(f"exists({old_specs}, s -> coalesce(s.undecided, 1) > 0)").alias("old_spec_undecided"),
-        F.expr("exists(floeplan.specs, s -> exists(s.notes, n -> n.field IS NOT NULL))").alias("uses_partition"),
+        F.expr(f"exists(floeplan.specs, s -> {_ON_PARTITION})").alias("uses_partition"),
         F.expr(f"array_max({open_shares})").alias("undecided_ratio"),
         F.expr("timestamp_millis(floeplan.layout_changed_ms)").alias("layout_changed"),
         F.expr("floeplan.default_spec_id").alias("default_spec_id"),

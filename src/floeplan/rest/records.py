@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from floeplan.errors import UnknownFileError
 from floeplan.scan.report import JsonLinesReportStore
-from floeplan.text import document_text, one_line, reason, redacted
+from floeplan.text import document_text, one_line, reason, redacted, without_named
 
 if TYPE_CHECKING:
     from floeplan.rest.planner import Caller, PlanResponse
@@ -216,7 +216,7 @@ class JsonFormatter(logging.Formatter):
         document: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
-            "event": one_line(redacted(record.getMessage())),
+            "event": one_line(without_named(record.getMessage())),  # known secrets are masked in the whole document
             **getattr(record, "fields", {}),
         }
         if record.exc_info:

@@ -203,8 +203,8 @@ def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanS
     )
 
 
-def summarise_specs(run: Totals, files: PlannedFiles, text: Callable[[IrExpr], str] = str) -> tuple[SpecSummary, ...]:
-    """The summary of every spec of the table; ``text`` formats predicates."""
+def summarise_specs(run: Totals, files: PlannedFiles, *, noted: bool = True) -> tuple[SpecSummary, ...]:
+    """The summary of every spec of the table; its notes are made only if they are ``noted``."""
     sizes, spec_of = _file_bytes(files, run.projected), files.entries.spec_id
     manifests, schema, predicate = run.manifests, run.target.metadata.schema(), push_not(run.compiled.predicate)
     found = []
@@ -214,7 +214,7 @@ def summarise_specs(run: Totals, files: PlannedFiles, text: Callable[[IrExpr], s
         parts = [source if transform == "identity" else f"{transform}({source})" for transform, source in named]
         counts = manifests.spec_counts.get(spec.spec_id, LiveCounts(0, 0, 0))
         kept = spec_of == spec.spec_id
-        notes = run.union.spec(spec.spec_id).notes(predicate)
+        notes = run.union.spec(spec.spec_id).notes(predicate) if noted else ()
         summary = SpecSummary(
             spec_id=spec.spec_id,
             spec=", ".join(parts) or "unpartitioned",
@@ -225,7 +225,7 @@ def summarise_specs(run: Totals, files: PlannedFiles, text: Callable[[IrExpr], s
             files_kept=int(np.count_nonzero(kept)),
             bytes_kept=int(sizes[kept].sum()),
             recovered=_recovered(run, files.entries.filter(kept), spec.spec_id) if run.recover else None,
-            notes=tuple(LeafNote(text(n.leaf), n.field, n.exactness.value, n.reason) for n in notes),
+            notes=tuple(LeafNote(str(n.leaf), n.field, n.exactness.value, n.reason) for n in notes),
         )
         found.append(summary)
     return tuple(found)

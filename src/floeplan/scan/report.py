@@ -103,7 +103,7 @@ def scan_report(plan: PlannedScan) -> dict[str, Any]:
     texts: dict[int, tuple[IrExpr, str]] = {}
 
     def text(expr: IrExpr) -> str:
-        """Every pass and spec names the same leaves: each is formatted once."""
+        """Every pass names the same conjuncts: each is formatted once."""
         if id(expr) not in texts:
             texts[id(expr)] = expr, str(expr)
         return texts[id(expr)][1]
@@ -125,22 +125,31 @@ def scan_report(plan: PlannedScan) -> dict[str, Any]:
             "layout_changed_ms": layout_changed_ms(plan.target.metadata, snapshot),
             "selectivity": _selectivity(plan),
             "summary": plan.summary.to_dict(),
-            "specs": [
-                _shortened(spec.to_dict(), "notes") | {"undecided": _undecided(plan, spec.spec_id)}
-                for spec in summarise_specs(plan.totals, plan.files, text)
-            ],
-            "passes": [_shortened(step.to_dict(text), "effects") for step in plan.passes],
+            "specs": _specs(plan),
+            "passes": [_shortened(step.to_dict(text)) for step in plan.passes],
             "warnings": [warning.to_dict() for warning in plan.warnings[:20]],
         },
     }
 
 
-def _shortened(document: dict[str, Any], key: str) -> dict[str, Any]:
-    """With the texts of predicates under a key cut: the filter has the values of a long list already."""
-    listed = document[key]
-    if any(len(item["predicate"]) > LONGEST_PREDICATE for item in listed):
-        listed = [item | {"predicate": excerpt(item["predicate"], LONGEST_PREDICATE)} for item in listed]
-    return document | {key: listed}
+def _specs(plan: PlannedScan) -> list[dict[str, Any]]:
+    """The numbers of each spec, and its partition fields on columns of the filter."""
+    columns = predicate_columns(plan.compiled.predicate)
+    found = []
+    for summary in summarise_specs(plan.totals, plan.files, noted=False):
+        document = summary.to_dict()
+        del document["notes"]
+        fields = plan.totals.union.spec(summary.spec_id).fields
+        document["partition_fields"] = [str(field.column) for field in fields if field.source_id in columns]
+        found.append(document | {"undecided": _undecided(plan, summary.spec_id)})
+    return found
+
+
+def _shortened(step: dict[str, Any]) -> dict[str, Any]:
+    """A pass with the texts of its conjuncts cut: the filter has the values of a long list already."""
+    for effect in step["effects"]:
+        effect["predicate"] = excerpt(effect["predicate"], LONGEST_PREDICATE)
+    return step
 
 
 def layout_changed_ms(metadata: TableMetadata, snapshot: Snapshot | None) -> int | None:
