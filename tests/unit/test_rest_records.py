@@ -90,6 +90,8 @@ def test_explain_plan(table: Any, tmp_path: Path, capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert "ana with PyIceberg 0.12.0" in text
     assert "db.t" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["id", "<", "5", "0/3", "2/3", "0", "2", "1"] in lines, text  # bounds drop 2 files and overlap in 1
     assert main(["explain-plan", "last", "--reports", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["server"]["plan-id"] == latest
     for unknown in ("no-such-plan", "last"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -225,7 +225,8 @@ def draw_plan(plan: RecordedPlan) -> RenderableType:
     ):
         facts.add_row(name, str(value))
     parts: list[RenderableType] = [facts, _levels(own.get("summary") or {}), _specs(own.get("specs") or ())]
-    return Group(*parts, *_reasons(own.get("passes") or ()))
+    passes = [step for step in own.get("passes") or () if step.get("effects")]
+    return Group(*parts, *_conjuncts(passes), *_reasons(passes))
 
 
 def _levels(summary: Mapping[str, Any]) -> RenderableType:
@@ -239,21 +240,34 @@ def _levels(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _specs(specs: Any) -> RenderableType:
-    table = common.header_table("spec", ">files kept", ">of", "")
+    table = common.header_table("spec", ">files kept", ">of")
     for spec in specs:
         kept, total = spec.get("files_kept"), spec.get("files_total")
-        table.add_row(f"{spec.get('spec_id')}: {spec.get('spec')}", str(kept), "" if total is None else str(total), "")
+        table.add_row(f"{spec.get('spec_id')}: {spec.get('spec')}", str(kept), "" if total is None else str(total))
     return table
 
 
-def _reasons(passes: Any) -> list[RenderableType]:
+def _conjuncts(passes: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    """What each conjunct drops alone in each pass, and what decides it in the last one."""
+    if not passes:
+        return []
+    decided = {"by_partition": "by partition", "by_bounds": "by bounds", "undecided": "undecided"}
+    units = [f">{step.get('unit')}" for step in passes]
+    table = common.header_table("dropped by each conjunct alone", *units, *(f">{name}" for name in decided.values()))
+    for effects in zip(*(step["effects"] for step in passes), strict=False):
+        dropped = (f"{one.get('dropped')}/{step.get('total')}" for one, step in zip(effects, passes, strict=True))
+        table.add_row(str(effects[0].get("predicate")), *dropped, *(str(effects[-1].get(name)) for name in decided))
+    return [table]
+
+
+def _reasons(passes: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     """Each conjunct that drops few files, with what would help."""
     from floeplan.scan.explain import CURES
 
     found = {
         (str(effect.get("predicate")), str(effect.get("why")))
         for step in passes
-        for effect in step.get("effects") or ()
+        for effect in step["effects"]
         if effect.get("why") in CURES
     }
     return [Text(f"→ {predicate}: {why}; {CURES[why]}", style="cyan") for predicate, why in sorted(found)]
