@@ -11,7 +11,7 @@ import zstandard
 from starlette.datastructures import Headers
 
 from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError, UnknownTableError
-from floeplan.rest.json_members import JsonMembers
+from floeplan.rest.forwarding import JsonMembers
 from floeplan.rest.wire import (
     RestError,
     TablePath,

@@ -14,7 +14,7 @@ wrong; no client falls back to its own planning, so errors that may pass are sen
 
 Plans, which know JSON and callers but no HTTP, in reading order:
 
-- ``requests``: the body of a plan request, parsed and validated.
+- ``requests``: the body of a plan request, parsed and validated, and what it refers to.
 - ``expressions``: its filter as IR, with the dialects and semantics of clients; residuals as pieces of the filter.
 - ``literals``: the values in it, in the units and texts of clients.
 - ``pages``: planned files as JSON, from columns.
@@ -27,7 +27,7 @@ The server:
 - ``policy``: which tables are planned by the server.
 - ``limits``: bodies, plans at once, deadlines, and the stores that may be read.
 - ``records``: audit records, metrics and logs.
-- ``json_members``: editing one member of a JSON document.
+- ``forwarding``: headers and edited bodies of messages that pass through.
 - ``proxy``: proxy mode.
 - ``catalog_endpoints``: catalog mode.
 - ``app``: routes requests to the planner and to the backend.

@@ -35,9 +35,8 @@ from cachetools import LRUCache
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import PrimitiveType
 
-from floeplan.errors import BadInputError, InvalidOptionError, UnknownColumnError
+from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.held import EntriesMemory, EntriesSource
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
@@ -55,7 +54,7 @@ from floeplan.scan.model import DEFAULT_CONCURRENCY, PlannedFiles, ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_target
 from floeplan.scan.report import LONGEST_PREDICATE, scan_report
 from floeplan.schemas import fields_by_id
-from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
+from floeplan.snapshot.reader import ScanTarget, SnapshotReader
 from floeplan.text import excerpt
 
 _LONG_REQUEST, _PAGE_PER_REQUEST = 4096, 64
@@ -183,7 +182,7 @@ class ScanPlanner:
             BadInputError: An unknown snapshot or column, or an invalid filter.
             CorruptMetadataError: Metadata that contradicts itself or cannot be read.
         """
-        snapshot, schemas = _resolve(table, request)
+        snapshot, schemas = request.resolve(table)
         text = request.text
         plan, cached = self._planned(table, request, text, snapshot, schemas, caller)
         plan_id = str(uuid.uuid4())
@@ -270,7 +269,7 @@ class ScanPlanner:
     ) -> _Plan:
         compiled = compile_filter(request.filter, Binder(schemas, request.case_sensitive), self.options.limits)
         projected = self._projection(table, request, schemas)
-        stats = _stats_ids(request, schemas)
+        stats = request.stats_ids(schemas)
         plan = self._scan(table, request, snapshot, schemas[0], projected, compiled)
         files = _enough(plan.files, request.min_rows_requested)
         if stats is None and bounds:
@@ -299,7 +298,7 @@ class ScanPlanner:
         with self._lock:
             found = self._projections.get(key)
         if found is None:
-            found = _projected(request, schemas)
+            found = request.projection(schemas)
             with self._lock:
                 self._projections[key] = found
         return found
@@ -370,57 +369,6 @@ def _identity(table: Table) -> str:
     """What a token is bound to: the table's UUID; its location where format 1 has none and PyIceberg makes one up."""
     metadata = table.metadata
     return str(metadata.table_uuid) if "table_uuid" in metadata.model_fields_set else metadata.location
-
-
-def _resolve(table: Table, request: PlanTableScanRequest) -> tuple[Snapshot | None, tuple[Schema, ...]]:
-    """The snapshot to scan, and the schemas that names may refer to, the preferred one first."""
-    current = table.schema()
-    wanted = request.end_snapshot_id if request.incremental else request.snapshot_id
-    if wanted is None:
-        return table.current_snapshot(), (current,)
-    target = resolve_target(table, snapshot_id=wanted)
-    if target.schema.schema_id == current.schema_id:
-        return target.snapshot, (current,)
-    # The table's schema is also meant where the head of a branch is read; ``Binder`` tells where they disagree.
-    both = (target.schema, current) if request.use_snapshot_schema else (current, target.schema)
-    return target.snapshot, both
-
-
-def _projected(request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> Schema:
-    """The top-level columns that ``select`` names; names of metadata columns are the engine's own."""
-    schema = schemas[0]
-    if request.select is None:
-        return schema
-    fold = (lambda name: name) if request.case_sensitive else str.lower
-    wanted = {fold(name) for name in request.select}
-    known = {fold(field.name): field for schema in reversed(schemas) for field in schema.fields}
-    used = {name for name in known if any(name == one or one.startswith(f"{name}.") for one in wanted)}
-    for name in wanted:
-        if not name.startswith("_") and not any(name == one or name.startswith(f"{one}.") for one in used):
-            raise UnknownColumnError(
-                f"select has {name!r}, which is not a column of the table", context={"column": name}
-            )
-    return Schema(*(field for name, field in known.items() if name in used), schema_id=schema.schema_id)
-
-
-def _stats_ids(request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> frozenset[int] | None:
-    """The primitive columns of ``stats-fields``; ``None`` when nothing was asked for."""
-    if request.stats_fields is None:
-        return None
-    found = set()
-    for name in request.stats_fields:
-        fields = []
-        for schema in schemas:
-            try:
-                fields.append(schema.find_field(name, request.case_sensitive))
-            except ValueError:
-                continue
-        if not fields and not name.startswith("_"):
-            raise UnknownColumnError(
-                f"stats-fields has {name!r}, which is not a column of the table", context={"column": name}
-            )
-        found |= {field.field_id for field in fields if isinstance(field.field_type, PrimitiveType)}
-    return frozenset(found)
 
 
 def _unasked_stats(files: PlannedFiles, projected: Schema, schema: Schema, most: int) -> frozenset[int]:

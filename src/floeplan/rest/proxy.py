@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -32,7 +31,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from floeplan.rest.json_members import JsonMembers
+from floeplan.rest.forwarding import JsonMembers, decodable, edited, end_to_end, of_caller, passed, translated
 from floeplan.rest.limits import AllowedStores, ServerLimits
 from floeplan.rest.policy import MODE_KEY, PlanningPolicy, has_float_partitions
 from floeplan.rest.wire import (
@@ -40,7 +39,6 @@ from floeplan.rest.wire import (
     TablePath,
     UpstreamRefusedError,
     decoded,
-    encoded_response,
     json_object,
     limited_body,
     raw_path,
@@ -66,33 +64,6 @@ DEFAULT_ENDPOINTS = (
 )
 """What clients take for granted when a catalog sends no list; once a list is sent, the rest counts as unsupported."""
 
-_HOP_BY_HOP = frozenset(
-    [
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "expect",
-        "host",
-    ]
-)
-_OF_THE_BODY = frozenset(
-    [
-        "content-length",
-        "content-type",
-        "content-encoding",
-        "accept-encoding",
-        "if-none-match",
-        "idempotency-key",
-        "range",
-    ]
-)
-"""Headers of a plan request that do not belong to the request that loads its table."""
 _STORE_PREFIXES = ("s3.", "gcs.", "adls.", "client.", "hdfs.", "oss.")
 """Properties of a catalog that the server takes over to read files; never ``py-io-impl``, which names code to run."""
 _CREATED_BYTES = 16 * 1024 * 1024
@@ -182,27 +153,27 @@ class ProxyBackend:
 
     async def report(self, request: Request, body: bytes) -> Response:
         """Pass a metrics report on."""
-        sent = await self._send("POST", request, _forwarded(request.headers.raw), body)
-        return _passed(sent)
+        sent = await self._send("POST", request, end_to_end(request.headers.raw), body)
+        return passed(sent)
 
     async def _forward(self, request: Request) -> Response:
-        headers = _forwarded(request.headers.raw)
+        headers = end_to_end(request.headers.raw)
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         outgoing = self._client.build_request(
             request.method, self._url(request), headers=headers, content=request.stream() if has_body else None
         )
-        with _translated(request.method):
+        with translated(request.method):
             response = await self._client.send(outgoing, stream=True)
-        passed = StreamingResponse(
+        streamed = StreamingResponse(
             response.aiter_raw(), response.status_code, background=BackgroundTask(response.aclose)
         )
-        passed.raw_headers = _returned(response.headers.raw)
-        return passed
+        streamed.raw_headers = end_to_end(response.headers.raw)
+        return streamed
 
     async def _config(self, request: Request) -> Response:
-        response = await self._send("GET", request, _decodable(request.headers.raw))
+        response = await self._send("GET", request, decodable(request.headers.raw))
         if response.status_code != 200:
-            return _passed(response)
+            return passed(response)
         text = response.text
         members = JsonMembers.of(text)
         upstream = UpstreamConfig.of(members.values)
@@ -220,11 +191,11 @@ class ProxyBackend:
             text = members.replaced("overrides", overrides)
         if len(defaults) != len(upstream.defaults):
             text = JsonMembers.of(text).replaced("defaults", defaults)
-        return _edited(response, text, request)
+        return edited(response, text, request)
 
     async def _loaded(self, request: Request, target: TablePath) -> Response:
         mark = f"-floeplan-{self._policy.fingerprint()}"
-        headers = _decodable(request.headers.raw)
+        headers = decodable(request.headers.raw)
         known = request.headers.get("if-none-match")
         if known is not None:
             # Only a tag of this proxy with the policy of now is known upstream; with another, the table is sent again.
@@ -233,12 +204,12 @@ class ProxyBackend:
                 headers.append((b"if-none-match", known.replace(f'{mark}"', '"').encode("latin-1")))
         response = await self._send("GET", request, headers)
         if response.status_code == 304:
-            return _passed(response, etag_mark=mark)
+            return passed(response, etag_mark=mark)
         return await self._with_mode(request, response, self.table_name(target), mark)
 
     async def _created(self, request: Request, path: str) -> Response:
         body = await limited_body(request, _CREATED_BYTES)
-        response = await self._send("POST", request, _decodable(request.headers.raw), body)
+        response = await self._send("POST", request, decodable(request.headers.raw), body)
         namespace = path.rpartition("/namespaces/")[2].partition("/")[0]
         name = json_object(body).get("name", "") if response.status_code == 200 else ""
         dotted = ".".join((*decoded(namespace, self._separators()), str(name)))
@@ -248,9 +219,9 @@ class ProxyBackend:
         """The response of a loaded table, with its mode in ``config``; others are passed on."""
         upstream = self._known_config()
         if response.status_code != 200 or (upstream.plans and not self._options.replace_planning):
-            return _passed(response)
+            return passed(response)
         text = await asyncio.to_thread(self._text_with_mode, response.text, name)
-        return _edited(response, text, request, etag_mark)
+        return edited(response, text, request, etag_mark)
 
     def _text_with_mode(self, text: str, name: str) -> str:
         members = JsonMembers.of(text)
@@ -286,7 +257,7 @@ class ProxyBackend:
             UpstreamRefusedError: The upstream catalog refuses.
             RestError: It cannot be reached, or names a location that the server may not read.
         """
-        headers = _of_caller(request)
+        headers = of_caller(request)
         sender = tuple(request.headers.get(name) for name in ("authorization", "x-iceberg-access-delegation"))
         tag, known = self._tagged.get((target.path, *sender), (None, None))
         if tag is not None:
@@ -298,7 +269,7 @@ class ProxyBackend:
         if response.status_code >= 500 or response.status_code == 304:
             raise unavailable(f"the upstream catalog answered {response.status_code}", "upstream")
         if response.status_code != 200:
-            raise UpstreamRefusedError(_passed(response))
+            raise UpstreamRefusedError(passed(response))
         digest = hashlib.sha256(target.path.encode() + response.content).digest()
         if digest not in self._tables:
             self._tables[digest] = await asyncio.to_thread(self._table, response.text, target)
@@ -352,7 +323,7 @@ class ProxyBackend:
         url = self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + b"/v1/config")
         if self._options.warehouse is not None:
             url = url.copy_merge_params({"warehouse": self._options.warehouse})
-        response = await self._get(url, _of_caller(request))
+        response = await self._get(url, of_caller(request))
         if response.status_code == 200:
             config = UpstreamConfig.of(json_object(response.content))
             self._configs[config.prefix] = config
@@ -383,79 +354,16 @@ class ProxyBackend:
         sent = [pair for pair in headers if pair[0].lower() != b"content-length"]
         if method == "GET":
             return await self._get(self._url(request), sent)
-        with _translated(method):
+        with translated(method):
             return await self._client.request(method, self._url(request), headers=sent, content=body)
 
     async def _get(self, url: httpx.URL, headers: Sequence[tuple[bytes, bytes]]) -> httpx.Response:
         """Read from the upstream catalog, a second time if it closed the connection just as the request was sent."""
-        with _translated("GET"):
+        with translated("GET"):
             try:
                 return await self._client.get(url, headers=headers)
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 return await self._client.get(url, headers=headers)
-
-
-@contextmanager
-def _translated(method: str) -> Iterator[None]:
-    """Turn a failure to reach the upstream catalog into the error that tells clients whether to retry."""
-    try:
-        yield
-    except httpx.RequestError as error:
-        never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-        if never_sent or method in ("GET", "HEAD"):
-            raise unavailable(f"the upstream catalog cannot be reached: {type(error).__name__}", "upstream") from error
-        status = 504 if isinstance(error, httpx.TimeoutException) else 502
-        lost = f"the response of the upstream catalog was lost ({type(error).__name__}); the change may be committed"
-        raise RestError(status, "CommitStateUnknownException", lost, cause="upstream") from error
-
-
-def _forwarded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """End-to-end headers: without those of one connection, and those that ``Connection`` names."""
-    pairs = list(headers)
-    named = b",".join(value for name, value in pairs if name.lower() == b"connection").decode("latin-1").lower()
-    dropped = _HOP_BY_HOP | {name.strip() for name in named.split(",")}
-    # Names keep their case: Iceberg's Java client looks for ETag, not for etag.
-    return [(name, value) for name, value in pairs if name.lower().decode("latin-1") not in dropped]
-
-
-def _of_caller(request: Request) -> list[tuple[bytes, bytes]]:
-    """The headers of a plan request for another request in the name of its caller."""
-    kept = [pair for pair in _forwarded(request.headers.raw) if pair[0].decode("latin-1") not in _OF_THE_BODY]
-    return [*kept, (b"accept-encoding", b"gzip")]
-
-
-def _decodable(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The same for a response that is edited: in an encoding that can be decoded here."""
-    return [pair for pair in _forwarded(headers) if pair[0] != b"accept-encoding"] + [(b"accept-encoding", b"gzip")]
-
-
-_returned = _forwarded
-
-
-def _passed(response: httpx.Response, etag_mark: str = "") -> Response:
-    """A buffered response as it came; httpx has decoded its body."""
-    passed = Response(response.content, response.status_code)
-    dropped = (b"content-length", b"content-encoding")
-    headers = [pair for pair in _returned(response.headers.raw) if pair[0].lower() not in dropped]
-    if response.status_code not in (204, 304):
-        headers.append((b"content-length", str(len(response.content)).encode()))
-    passed.raw_headers = [_marked(pair, etag_mark) for pair in headers]
-    return passed
-
-
-def _edited(response: httpx.Response, text: str, request: Request, etag_mark: str = "") -> Response:
-    """A response with another body."""
-    edited = encoded_response(text.encode(), request.headers.get("accept-encoding", ""))
-    dropped = (b"content-length", b"content-encoding", b"content-type", b"vary")
-    kept = [_marked(pair, etag_mark) for pair in _returned(response.headers.raw) if pair[0].lower() not in dropped]
-    edited.raw_headers = [*edited.raw_headers, *kept]
-    return edited
-
-
-def _marked(header: tuple[bytes, bytes], mark: str) -> tuple[bytes, bytes]:
-    name, value = header
-    is_tag = name.lower() == b"etag" and value.endswith(b'"')
-    return (name, value[:-1] + mark.encode() + b'"') if is_tag else header
 
 
 def _store_properties(properties: Mapping[str, Any]) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""The body of ``POST …/plan``, parsed and validated.
+"""The body of ``POST …/plan``, parsed and validated, and what its names refer to in a table.
 
 Rule: keys that the specification does not have are ignored, and so are keys with the value null, except ``filter``: a
 null filter is an error, because a client that means "no filter" leaves it out. A value of another type is an error
-that names the key. Names of columns are resolved later, against the schemas of the snapshot.
+that names the key. Names of columns refer to the schema of the snapshot or of the table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from floeplan.errors import BadInputError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import PrimitiveType
+
+from floeplan.errors import BadInputError, UnknownColumnError
+from floeplan.snapshot.reader import resolve_target
 
 _INT64 = range(-(2**63), 2**63)
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -107,6 +113,58 @@ class PlanTableScanRequest:
             "stats-fields": self.stats_fields,
         }
         return {key: value for key, value in document.items() if value is not None}
+
+    def resolve(self, table: Table) -> tuple[Snapshot | None, tuple[Schema, ...]]:
+        """The snapshot to scan, and the schemas that names may refer to, the preferred one first.
+
+        Raises:
+            BadInputError: The table has no such snapshot.
+        """
+        current = table.schema()
+        wanted = self.end_snapshot_id if self.incremental else self.snapshot_id
+        if wanted is None:
+            return table.current_snapshot(), (current,)
+        target = resolve_target(table, snapshot_id=wanted)
+        if target.schema.schema_id == current.schema_id:
+            return target.snapshot, (current,)
+        # The table's schema is also meant where the head of a branch is read; ``Binder`` tells where they disagree.
+        both = (target.schema, current) if self.use_snapshot_schema else (current, target.schema)
+        return target.snapshot, both
+
+    def projection(self, schemas: tuple[Schema, ...]) -> Schema:
+        """The top-level columns that ``select`` names; names of metadata columns are the engine's own."""
+        schema = schemas[0]
+        if self.select is None:
+            return schema
+        fold = (lambda name: name) if self.case_sensitive else str.lower
+        wanted = {fold(name) for name in self.select}
+        known = {fold(field.name): field for schema in reversed(schemas) for field in schema.fields}
+        used = {name for name in known if any(name == one or one.startswith(f"{name}.") for one in wanted)}
+        for name in wanted:
+            if not name.startswith("_") and not any(name == one or name.startswith(f"{one}.") for one in used):
+                raise UnknownColumnError(
+                    f"select has {name!r}, which is not a column of the table", context={"column": name}
+                )
+        return Schema(*(field for name, field in known.items() if name in used), schema_id=schema.schema_id)
+
+    def stats_ids(self, schemas: tuple[Schema, ...]) -> frozenset[int] | None:
+        """The primitive columns of ``stats-fields``; ``None`` when nothing was asked for."""
+        if self.stats_fields is None:
+            return None
+        found = set()
+        for name in self.stats_fields:
+            fields = []
+            for schema in schemas:
+                try:
+                    fields.append(schema.find_field(name, self.case_sensitive))
+                except ValueError:
+                    continue
+            if not fields and not name.startswith("_"):
+                raise UnknownColumnError(
+                    f"stats-fields has {name!r}, which is not a column of the table", context={"column": name}
+                )
+            found |= {field.field_id for field in fields if isinstance(field.field_type, PrimitiveType)}
+        return frozenset(found)
 
 
 def _no_constant(name: str) -> None:
