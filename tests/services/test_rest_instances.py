@@ -149,6 +149,14 @@ def test_json_and_ready_line(floeplan_home: Path) -> None:
         process.stdout.close()
 
 
+def test_a_catalog_that_others_can_change_is_logged(floeplan_home: Path, tmp_path: Path) -> None:
+    with program(tmp_path / "open", "--host", "0.0.0.0", "--plain-http") as served:
+        (warning,) = served.events("no-authentication")
+        assert (warning["level"], warning["host"]) == ("WARNING", "0.0.0.0")
+    with program(tmp_path / "local") as served:
+        assert not served.events("no-authentication")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

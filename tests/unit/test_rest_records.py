@@ -122,6 +122,18 @@ def test_metrics_are_in_the_format_of_prometheus() -> None:
     assert "seconds_count 3" in lines
 
 
+def test_names_that_clients_make_up_do_not_fill_the_metrics() -> None:
+    metrics = Metrics()
+    for number in range(1_000):
+        metrics.add("plans_total", 1, engine=f"engine-{number}")
+        metrics.observe("plan_seconds", 0.1, engine=f"engine-{number}")
+    lines = metrics.text({}).splitlines()
+    assert 'plans_total{engine="engine-7"} 1' in lines
+    assert 'plans_total{engine="other"} 900' in lines
+    assert 'plan_seconds_count{engine="other"} 900' in lines
+    assert sum(line.startswith("plans_total") for line in lines) == 101
+
+
 def test_log_lines_are_json_without_secrets() -> None:
     logged = logging.LogRecord("floeplan.rest", logging.INFO, "", 0, "uses token=abcdefgh", (), None)
     logged.fields = {"plan_id": "7", "table": "db.t"}

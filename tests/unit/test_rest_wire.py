@@ -86,6 +86,8 @@ def test_the_engine_is_the_client_library() -> None:
     java = {"User-Agent": "Apache-HttpClient/5.5 (Java/17)", "X-Client-Version": "Apache Iceberg 1.12.0 (commit 1)"}
     assert engine_of(Headers(java)) == ("Iceberg Java", "1.12.0")
     assert engine_of(Headers({})) == ("unknown", "")
+    name, version = engine_of(Headers({"User-Agent": f"{'a' * 9_000}/{'1' * 9_000}"}))
+    assert max(len(name), len(version)) <= 100  # it is in every record, and a label of the metrics
 
 
 def test_responses_are_encoded_as_the_client_accepts() -> None:

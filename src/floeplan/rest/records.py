@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("floeplan.rest")
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_MOST_SERIES = 100
+"""Label sets of a metric: clients name their engine, and may make up names without end."""
 _TEXTS = ("predicate", "message", "text")
 """Keys of a report under which literals occur in text."""
 
@@ -158,14 +160,16 @@ class Metrics:
     def add(self, name: str, amount: float, /, **labels: str) -> None:
         """Add to a counter."""
         with self._lock:
-            self._counters[name][_labels(labels)] += amount
+            counters = self._counters[name]
+            counters[_series(counters, labels)] += amount
 
     def observe(self, name: str, seconds: float, /, **labels: str) -> None:
         """Add a duration to a histogram."""
         with self._lock:
-            counts = self._buckets[name].setdefault(_labels(labels), [0] * (len(_SECONDS) + 1))
+            series = _series(self._buckets[name], labels)
+            counts = self._buckets[name].setdefault(series, [0] * (len(_SECONDS) + 1))
             counts[next((i for i, most in enumerate(_SECONDS) if seconds <= most), len(_SECONDS))] += 1
-            self._sums[name][_labels(labels)] += seconds
+            self._sums[name][series] += seconds
 
     def text(self, gauges: Mapping[str, float]) -> str:
         """All metrics, with gauges of this moment."""
@@ -193,6 +197,12 @@ class Metrics:
 
 def _labels(labels: Mapping[str, str]) -> str:
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items()))
+
+
+def _series(known: Collection[str], labels: Mapping[str, str]) -> str:
+    """The labels of a series; beyond ``_MOST_SERIES``, new ones are counted together."""
+    text = _labels(labels)
+    return text if text in known or len(known) < _MOST_SERIES else _labels(dict.fromkeys(labels, "other"))
 
 
 def _braced(labels: str) -> str:

@@ -32,6 +32,7 @@ from floeplan.rest.records import AuditRecorder, JsonFormatter, Metrics, event, 
 from floeplan.rest.tokens import KeyRing
 
 _KEEP_ALIVE_SECONDS = 75
+_OPEN_REASON = "catalog mode has no authentication: whoever reaches this address can change tables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,8 @@ def serve(options: ServerOptions, ready: Callable[[str], None]) -> None:
     _log_to_stderr()
     if options.policy.plan_format_3:
         event("format-3", level=logging.WARNING, patterns=options.policy.plan_format_3, reason=LINEAGE_REASON)
+    if options.upstream is None and not _is_loopback(options.host):
+        event("no-authentication", level=logging.WARNING, host=options.host, reason=_OPEN_REASON)
     config = uvicorn.Config(
         app,
         http="h11",  # httptools writes the names of headers in lower case; Iceberg's Java client looks for ETag

@@ -40,7 +40,7 @@ Identifier: TypeAlias = tuple[str, ...]
 """The levels of a namespace, with or without the name of a table."""
 NAMESPACE_SEPARATOR = "\x1f"
 RETRY_AFTER_SECONDS = 1
-_LONGEST_MESSAGE = 2000
+_LONGEST_MESSAGE, _LONGEST_NAME = 2000, 100
 SMALLEST_COMPRESSED = 1024
 """Bodies below this size are sent as they are: compressing them saves no packet."""
 
@@ -265,9 +265,9 @@ def engine_of(headers: Headers) -> tuple[str, str]:
     # Iceberg's Java client names its HTTP library in User-Agent, and itself here.
     java = _ICEBERG_JAVA.search(headers.get("x-client-version", ""))
     if java is not None:
-        return "Iceberg Java", java[1]
+        return "Iceberg Java", excerpt(java[1], _LONGEST_NAME)
     product = _PRODUCT.search(headers.get("user-agent", ""))
-    return (product[1], product[2]) if product is not None else ("unknown", "")
+    return (excerpt(product[1], _LONGEST_NAME), excerpt(product[2], _LONGEST_NAME)) if product else ("unknown", "")
 
 
 def principal(authorization: str) -> str:
