@@ -146,7 +146,8 @@ class PlanFiles:
         entries = EntriesTable(self.files.entries.table.slice(start, count), self.files.entries.partition_types)
         details = EntriesTable(self.details.table.slice(start, count), {})
         offsets = self.files.matches.offsets[start : end + 1]
-        used, references = np.unique(self.files.matches.deletes[offsets[0] : offsets[-1]], return_inverse=True)
+        deletes = self.files.matches.deletes[offsets[0] : offsets[-1]]
+        used, references = np.unique(deletes, return_inverse=True) if len(deletes) else (deletes, deletes)
         if max(count, len(used)) <= FEW_FILES and not self.stats:
             of_files = (references[a:b].tolist() for a, b in pairwise((offsets - offsets[0]).tolist()))
             residuals = (self.residuals[i] for i in self.files.residual_of[start:end].tolist())
@@ -164,11 +165,10 @@ class PlanFiles:
             pa.array(self.residuals, _TEXT).take(pa.array(self.files.residual_of[start:end])),
             "},",
         ]
-        deletes = b"[]"
-        if len(used):
-            content = self._content(self.files.deletes.take(used), pyiceberg)
-            deletes = _array_bytes(["{", *content, "},"], len(used))
-        return _array_bytes(pieces, count), deletes
+        if not len(used):
+            return _array_bytes(pieces, count), b"[]"
+        content = self._content(self.files.deletes.take(used), pyiceberg)
+        return _array_bytes(pieces, count), _array_bytes(["{", *content, "},"], len(used))
 
     def _content(self, entries: EntriesTable, pyiceberg: bool) -> list[Texts | str]:
         """The keys that data files and delete files share, and those of delete files."""

@@ -21,7 +21,6 @@ from floeplan.metadata.manifests.manifest_list import LiveCounts, ManifestListTa
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.parquet.prune.selection import distinct
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.build import push_not
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.ir import Column, IrExpr
 from floeplan.scan.model import PlannedFiles, PlanWarning
@@ -206,7 +205,7 @@ def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanS
 def summarise_specs(run: Totals, files: PlannedFiles, *, noted: bool = True) -> tuple[SpecSummary, ...]:
     """The summary of every spec of the table; its notes are made only if they are ``noted``."""
     sizes, spec_of = _file_bytes(files, run.projected), files.entries.spec_id
-    manifests, schema, predicate = run.manifests, run.target.metadata.schema(), push_not(run.compiled.predicate)
+    manifests, schema = run.manifests, run.target.metadata.schema()
     found = []
     for spec in sorted(run.target.metadata.partition_specs, key=lambda spec: spec.spec_id):
         # The spec as text: ``day(ts), bucket[8](id)``.
@@ -214,7 +213,7 @@ def summarise_specs(run: Totals, files: PlannedFiles, *, noted: bool = True) -> 
         parts = [source if transform == "identity" else f"{transform}({source})" for transform, source in named]
         counts = manifests.spec_counts.get(spec.spec_id, LiveCounts(0, 0, 0))
         kept = spec_of == spec.spec_id
-        notes = run.union.spec(spec.spec_id).notes(predicate) if noted else ()
+        notes = run.union.spec(spec.spec_id).notes(run.compiled.predicate) if noted else ()
         summary = SpecSummary(
             spec_id=spec.spec_id,
             spec=", ".join(parts) or "unpartitioned",
