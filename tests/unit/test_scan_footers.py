@@ -14,6 +14,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField
 
 from floeplan.parquet.footer.footer import FOOTER_CACHE_FILES, cached_footer, read_footer
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.source import open_source
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
@@ -117,3 +119,17 @@ def test_cache_forgets_the_least_recently_used(files: Files) -> None:
     get(2)
     assert get(0)[1] == 0
     assert get(1)[1] > 0
+
+
+@pytest.mark.parametrize(
+    "where", ["id = 13", "v IS NULL AND id > 20", "NOT (id < 30)", "id <=> NULL", "v BETWEEN 3 AND 9 OR id = 2"]
+)
+def test_files_are_evaluated_together_as_each_alone(files: Files, where: str) -> None:
+    other = Schema(NestedField(1, "id", LongType(), required=False), schema_id=0)
+    paths = [files.data([{"id": None, "v": None}] * 4, SCHEMA, group=4)]
+    for first in range(0, 40, 8):
+        paths.append(files.data([{"id": n, "v": float(n)} for n in range(first, first + 8)], SCHEMA, group=2))
+        paths.append(files.data([{"id": n} for n in range(first, first + 8)], other, group=4))
+    alone = Pruner(where, SCHEMA, PruneOptions(page_index=False, bloom_filter=False))
+    expected = {path: groups for path in paths if (groups := alone.prune(path).row_groups)}
+    assert {file.path: file.row_groups for file in plan(files, where).files} == expected

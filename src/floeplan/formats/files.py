@@ -21,7 +21,14 @@ from floeplan.parquet.read.reader import (
     read_selected,
     selects_every_page,
 )
-from floeplan.parquet.source import ByteSource, LocalSource, ObjectStoreSource, open_referenced
+from floeplan.parquet.source import (
+    ByteSource,
+    LocalSource,
+    ObjectStoreSource,
+    PrefetchingSource,
+    byte_ranges,
+    open_referenced,
+)
 from floeplan.vectors import Ints, Mask
 
 
@@ -29,7 +36,7 @@ class ParquetFile(StoredFile):
     """A Parquet file."""
 
     def __init__(self, source: ByteSource, footer: ParquetFooter | None = None, tail: int = DEFAULT_TAIL) -> None:
-        self.source = source
+        self.source: ByteSource = source
         self.footer: ParquetFooter = footer or read_footer(source, tail=tail)
         self.path, self.num_rows = source.name, self.footer.num_rows
         self.first_rows, self.row_group_rows = self.footer.first_rows, self.footer.row_group_rows
@@ -62,6 +69,18 @@ class ParquetFile(StoredFile):
         return sum(int(self.footer.chunks(leaf).total_compressed_size[groups].sum()) for leaf in leaves) > (
             REMOTE_ROUND_TRIP_BYTES
         )
+
+    def fetch_together(self, field_ids: Iterable[int], selection: RowSelection) -> bool:
+        """Fetch these fields with the next read, if all pages of the row groups are read."""
+        if not self.footer.has_field_ids or not selects_every_page(self.footer, selection):
+            return False
+        groups = np.flatnonzero(selection.overlaps(self.first_rows, self.row_group_rows))
+        chunks = [self.footer.chunks(leaf) for one in field_ids for leaf in self.footer.leaves_of_column(one)]
+        source = PrefetchingSource(self.source)
+        for chunk in chunks:
+            source.prefetch(byte_ranges(chunk.start[groups], chunk.total_compressed_size[groups]))
+        self.source = source
+        return True
 
     def group_bytes(self, field_ids: Iterable[int] | None) -> Ints:
         """The uncompressed bytes of these fields in each row group."""

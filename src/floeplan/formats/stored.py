@@ -52,6 +52,10 @@ class StoredFile(ABC):
         """
         return False
 
+    def fetch_together(self, field_ids: Iterable[int], selection: RowSelection) -> bool:
+        """Fetch these fields with the next read, so that the one after it has no cost; whether that is possible."""
+        return False
+
     @abstractmethod
     def group_bytes(self, field_ids: Iterable[int] | None) -> Ints:
         """About the uncompressed bytes of these fields in each group; of all fields by default."""

@@ -244,6 +244,10 @@ class OpenFile:
         """Whether reading these columns may cost more than the round trip after which fewer rows of them are known."""
         return self.stored.worth_two_reads([field.field_id for field in schema.fields], selection)
 
+    def fetch_together(self, schema: Schema, selection: RowSelection) -> bool:
+        """Fetch these columns with the next read, so that the one after it takes no round trip, if that is possible."""
+        return self.stored.fetch_together([field.field_id for field in schema.fields], selection)
+
     def _key_schemas(self, delete: DeleteScan) -> tuple[Schema, ...]:
         """One schema per key, from the newest schema that has it: keys may be columns dropped since."""
         found = []

@@ -3,8 +3,8 @@
 Per file: pages whose rows are all deleted are left out. The columns of the residual are read first, with the keys of
 equality deletes, and projected onto the table's schema; the residual is evaluated on the rows that are not deleted, on
 dictionaries where text is stored with one. The other columns are then read for pages with matching rows, if these leave
-some out, else in bulk, and filtered once. A store gets one request instead, where the bytes that could be saved are
-worth less than a round trip. Rows come in the order of the plan's files, and within a file in file order.
+some out, else in bulk, and filtered once. A store gets one request for all of them, where the bytes that could be saved
+are worth less than a round trip. Rows come in the order of the plan's files, and within a file in file order.
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ class PlanReader:
         has_metadata = not METADATA_IDS.isdisjoint(field.field_id for field in together.fields)
         if opened.file.residual == TRUE and not has_metadata and not opened.has_equality_deletes:
             return self._projected(opened.columns(together, selection, opened.live(selection)))
-        if not condition.fields or has_metadata or not opened.worth_two_reads(others, selection):
+        two = bool(condition.fields) and not has_metadata
+        held = two and not opened.worth_two_reads(others, selection)
+        if not two or (held and not opened.fetch_together(together, selection)):
             rows, matching = self._filtered(opened, selection, together)
             return self._projected(expand_dictionaries(_kept(rows, matching), together))
         first, matching = self._filtered(opened, selection, condition)
@@ -208,7 +210,7 @@ class PlanReader:
         found = expand_dictionaries(_kept(first, matching), condition)
         if not found.num_rows or not others.fields:
             rest = arrow_schema(others).empty_table()
-        elif _may_skip_pages(matching):
+        elif not held and _may_skip_pages(matching):
             rest = opened.columns(others, selection.narrow(matching))
         else:
             rest = opened.columns(others, selection, matching)

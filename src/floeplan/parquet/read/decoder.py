@@ -25,7 +25,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from io import RawIOBase
 from itertools import chain
 from typing import Any, TypeAlias
@@ -72,6 +72,15 @@ def decode_alone() -> None:
     _thread.decodes_alone = True
 
 
+@cache
+def _cores() -> threading.Semaphore:
+    """Files are fetched by many threads; if more of them than there are cores decoded, all would take longer."""
+    return threading.Semaphore(os.cpu_count() or 1)
+
+
+os.register_at_fork(after_in_child=_cores.cache_clear)
+
+
 def decode_row_groups(
     source: ByteSource,
     footer: ParquetFooter,
@@ -94,11 +103,12 @@ def decode_row_groups(
         pieces = dict(zip(ranges, source.read_ranges(ranges), strict=True))
     flat = FlatColumns(source, footer, groups, pieces, kept)
     decode = partial(flat.decode, keep_dictionaries=keep_dictionaries)
-    if threads and len(leaves) > 1:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            decoded = list(pool.map(decode, leaves))
-    else:
-        decoded = list(map(decode, leaves))
+    with _cores():
+        if threads and len(leaves) > 1:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                decoded = list(pool.map(decode, leaves))
+        else:
+            decoded = list(map(decode, leaves))
     fields = {leaf: at for at, node in enumerate(footer.columns.root.children) for leaf in node.leaf_indexes}
     columns = {fields[leaf]: column for leaf, column in zip(leaves, decoded, strict=True) if column is not None}
     others = [leaf for leaf in leaves if fields[leaf] not in columns]
