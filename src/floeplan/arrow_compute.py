@@ -7,11 +7,14 @@ other name is that of ``pyarrow.compute``. Methods such as ``pa.Array.cast`` imp
 
 from __future__ import annotations
 
+import struct
 from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
 from pyarrow._compute import CastOptions, FilterOptions, SetLookupOptions, TakeOptions, call_function
+
+_BINARY, _TEXT = (pa.binary(), pa.large_binary()), (pa.string(), pa.large_string())
 
 
 def __getattr__(name: str) -> Any:
@@ -41,7 +44,31 @@ def index_in(values: Any, value_set: pa.Array) -> Any:
 
 def fill_null(values: Any, value: Any) -> Any:
     """As ``pyarrow.compute.fill_null`` with one value."""
-    return call_function("coalesce", [values, value if isinstance(value, pa.Scalar) else pa.scalar(value, values.type)])
+    return call_function("coalesce", [values, value if isinstance(value, pa.Scalar) else scalar(value, values.type)])
+
+
+def scalar(value: Any, type_: pa.DataType) -> pa.Scalar:
+    """As ``pa.scalar``, which imports pandas if it is installed, to recognise its objects: 0.2 s of a first query.
+
+    Values and types for which that is not simple are left to it.
+    """
+    buffers = None
+    if value is None:
+        return pa.nulls(1, type_)[0]
+    if isinstance(value, bool):
+        buffers = [bytes([value])] if pa.types.is_boolean(type_) else None
+    elif isinstance(value, int) and pa.types.is_integer(type_):
+        signed, bits = pa.types.is_signed_integer(type_), type_.bit_width
+        if -(1 << bits - 1) * signed <= value < 1 << bits - signed:
+            buffers = [value.to_bytes(bits // 8, "little", signed=signed)]
+    elif isinstance(value, float) and pa.types.is_float64(type_):
+        buffers = [struct.pack("<d", value)]
+    elif (isinstance(value, bytes) and type_ in _BINARY) or (isinstance(value, str) and type_ in _TEXT):
+        data = value if isinstance(value, bytes) else value.encode()
+        buffers = [struct.pack("<2q" if type_ in (_BINARY[1], _TEXT[1]) else "<2i", 0, len(data)), data]
+    if buffers is None:
+        return pa.scalar(value, type_)
+    return pa.Array.from_buffers(type_, 1, [None, *map(pa.py_buffer, buffers)], 0)[0]
 
 
 def is_valid(values: Any) -> Any:

@@ -11,12 +11,19 @@ in the environment.
 from __future__ import annotations
 
 import os
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine
+from functools import cache, lru_cache
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from concurrent.futures import Future
+
     from pyiceberg.io import FileIO
+
+T = TypeVar("T")
 
 S3_SCHEMES = ("s3", "s3a", "s3n")
 _OPTIONS = {
@@ -30,6 +37,11 @@ _ANONYMOUS, _VIRTUAL = "s3.anonymous", "s3.force-virtual-addressing"
 _KNOWN = {_ANONYMOUS, _VIRTUAL, *(name for names in _OPTIONS.values() for name in names)}
 _OWN = ("pyiceberg.io.", "floeplan.catalog")
 """Modules of FileIO classes that read S3 as obstore does."""
+
+
+def is_s3(location: str) -> bool:
+    """Whether a location is that of an S3 object."""
+    return location.startswith(tuple(f"{scheme}://" for scheme in S3_SCHEMES))
 
 
 def s3_object(location: str, io: FileIO | None) -> tuple[Any, str]:
@@ -54,9 +66,7 @@ def fetch(location: str, io: FileIO | None) -> bytes | None:
     Raises:
         OSError: The object cannot be read; ``FileNotFoundError`` if it does not exist.
     """
-    if io is None or not location.startswith(tuple(f"{scheme}://" for scheme in S3_SCHEMES)):
-        return None
-    if not type(io).__module__.startswith(_OWN) or not _has_known_credentials(io.properties):
+    if not _is_fetched(location, io):
         return None
     import obstore
     from obstore.exceptions import BaseError
@@ -66,6 +76,60 @@ def fetch(location: str, io: FileIO | None) -> bytes | None:
         return bytes(obstore.get(store, path).bytes())
     except BaseError as error:
         raise OSError(str(error).partition("\n")[0]) from error
+
+
+def begin_fetch(location: str, io: FileIO | None) -> Future[bytes] | None:
+    """Begin what ``fetch`` does; the result raises as it does."""
+    if not _is_fetched(location, io):
+        return None
+    store, path = s3_object(location, io)
+
+    async def get() -> bytes:
+        from obstore.exceptions import BaseError
+
+        try:
+            return bytes((await _get(store, path, None))[0])
+        except BaseError as error:
+            raise OSError(str(error).partition("\n")[0]) from error
+
+    return _begin(get())
+
+
+def begin_suffix(store: Any, path: str, length: int) -> Future[tuple[Any, int]]:
+    """Begin to request the last bytes of an object; the result has its size, too."""
+    return _begin(_get(store, path, length))
+
+
+async def _get(store: Any, path: str, suffix: int | None) -> tuple[Any, int]:
+    import obstore
+
+    response = await obstore.get_async(store, path, options={} if suffix is None else {"range": {"suffix": suffix}})
+    return await response.bytes_async(), response.meta["size"]
+
+
+def _begin(request: Coroutine[Any, Any, T]) -> Future[T]:
+    """Run a request on the event loop of all requests: a thread for each takes longer to start than some to answer."""
+    import asyncio  # takes 10 ms to import, and local tables do not need it
+
+    return asyncio.run_coroutine_threadsafe(request, _event_loop())
+
+
+@cache
+def _event_loop() -> AbstractEventLoop:
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, name="floeplan-store", daemon=True).start()
+    return loop
+
+
+os.register_at_fork(after_in_child=_event_loop.cache_clear)  # threads do not survive a fork
+
+
+def _is_fetched(location: str, io: FileIO | None) -> bool:
+    if io is None or not is_s3(location):
+        return False
+    return type(io).__module__.startswith(_OWN) and _has_known_credentials(io.properties)
 
 
 def _has_known_credentials(properties: dict[str, Any]) -> bool:

@@ -57,9 +57,14 @@ def integers(array: pa.Array) -> Ints:
 
     As ``to_numpy``, which imports pandas, too.
     """
+    return signed(array).astype(np.int64, copy=False)
+
+
+def signed(array: pa.Array) -> npt.NDArray[np.signedinteger]:
+    """An Arrow array of signed integers without nulls as integers of the same width, without a copy."""
     bits = array.type.bit_width
     values = np.frombuffer(array.buffers()[1] or b"", dtype=f"i{bits // 8}", count=array.offset + len(array))
-    return values[array.offset :].astype(np.int64, copy=False)
+    return values[array.offset :]
 
 
 def flags(array: pa.Array) -> Mask:

@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import itertools
 import tracemalloc
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,42 @@ def test_damaged_pages_are_decoded_or_invalid(
         assert found[1].to_pylist() == values.filter(pa.array(mask)).to_pylist()
 
 
+@given(
+    st.integers(1, 300),
+    st.lists(st.tuples(st.one_of(st.none(), st.integers(0, 299)), st.integers(1, 40)), min_size=1, max_size=30),
+    st.sampled_from(["1.0", "2.0"]),
+    st.sampled_from(["none", "zstd"]),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=3),
+)
+def test_values_are_counted_as_they_are_decoded(
+    distinct: int, runs: list[tuple[int | None, int]], version: str, codec: str, damage: list[tuple[int, int]]
+) -> None:
+    """Of intact pages and of damaged ones: by their dictionary indexes, packed and in runs."""
+    values = [None if number is None else f"v{number % distinct}" for number, many in runs for _ in range(many)]
+    # All entries occur, so that the indexes have the width of the whole dictionary.
+    values += [f"v{number}" for number in range(distinct)]
+    options = {"compression": codec, "use_dictionary": True, "data_page_version": version, "max_rows_per_page": 150}
+    file = stored(pa.string(), True, values, **options)
+    footer = read_footer(BytesSource(file))
+    chunk = footer.chunk_location(footer.leaves[0], 0)
+    pages = bytearray(file[chunk.start : chunk.start + chunk.size])
+    for at, bits in damage:
+        pages[at % len(pages)] ^= bits
+    source = BytesSource(file[: chunk.start] + bytes(pages) + file[chunk.start + chunk.size :])
+    columns = FlatColumns(source, footer, np.zeros(1, dtype=np.int64), {}, None)
+    counted, decoded = columns.value_counts(0), columns.decode(0, keep_dictionaries=True)
+    assert (counted is None) == (decoded is None)
+    if counted is None or decoded is None:
+        assert damage
+        return
+    found = Counter[str | None]()
+    for part in counted:
+        for value, count in zip(part.values.cast(pa.binary()).to_pylist(), part.counts.tolist(), strict=True):
+            found[value] += count
+    expected = [chunk.dictionary.cast(pa.binary()).take(chunk.indices).to_pylist() for chunk in decoded[1].chunks]
+    assert +found == Counter(itertools.chain.from_iterable(expected))
+
+
 def test_buffers_that_are_too_small_are_refused() -> None:
     file = stored(pa.int64(), True, [1, 2, 3], compression="none", use_dictionary=False)
     footer = read_footer(BytesSource(file))
@@ -327,8 +364,11 @@ def test_buffers_that_are_too_small_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"invalid|not in the row group"):
             decode(flat_columns.NUMBERS_8, room, flags, kept)
-    with pytest.raises(ValueError, match="kind 6"):
-        decode(6, 24, 3)
+    with pytest.raises(ValueError, match="kind 7"):
+        decode(7, 24, 3)
+    for room, kept, ends in ((8, None, [0, 0]), (24, [0], [0, 0]), (24, None, [])):
+        with pytest.raises(ValueError, match=r"invalid|counts"):
+            decode(flat_columns.COUNTS, room, 3, kept, np.array(ends, dtype=np.int64))
     with pytest.raises(ValueError, match="offsets of entries"):
         decode(flat_columns.INDEXES, 24, 3, None, np.array([0, 1]))
 

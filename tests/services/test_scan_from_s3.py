@@ -123,3 +123,36 @@ def test_no_byte_is_fetched_for_planning_and_again_for_reading(larger: Table, st
     plan = fp.plan_scan(larger, "id % 2 = 0", options=fp.ScanOptions(cache=False))
     assert plan.to_arrow()["id"].to_numpy().sum() == sum(range(0, 100_000, 2))
     assert store.traffic().bytes - metadata <= plan.files[0].file_size
+
+
+def test_columns_of_a_small_file_are_fetched_with_those_of_the_condition(larger: Table, store: ObjectStore) -> None:
+    plan = fp.plan_scan(larger, "id < 50 AND id % 2 = 0", options=fp.ScanOptions(cache=False))
+    store.traffic()
+    names = plan.to_arrow()["name"].to_pylist()
+    assert sorted(names) == sorted(f"name {one}" for one in range(0, 50, 2))
+    assert store.traffic().requests == 1
+
+
+def test_manifests_and_footers_are_requested_at_once(table: Table, tmp_path: Path) -> None:
+    with serve(tmp_path, latency=0.2) as store:
+        slow = fp.load_table(table.metadata_location, NoopCatalog("s3", **s3_options(store.endpoint)))
+        store.traffic()
+        plan = fp.plan_scan(slow, "name LIKE 'name %7'", options=fp.ScanOptions(cache=False))
+        traffic = store.traffic()
+    assert plan.summary.row_groups_kept == FILES
+    assert traffic.requests == 1 + 2 * FILES
+    assert traffic.round_trips == 3
+
+
+@pytest.mark.parametrize("what", ["manifest", "data file"])
+def test_a_file_that_the_store_lacks_is_named(table: Table, tmp_path: Path, what: str) -> None:
+    suffix = "-m0.avro" if what == "manifest" else ".parquet"
+    gone = sorted(tmp_path.rglob(f"*{suffix}"))[1]
+    gone.unlink()
+    if what == "manifest":
+        with pytest.raises(fp.FloeplanError, match=gone.name):
+            fp.plan_scan(table, "id >= 0 AND name = 'x'", options=fp.ScanOptions(cache=False))
+        return
+    plan = fp.plan_scan(table, "name LIKE 'name %7'", options=fp.ScanOptions(cache=False))
+    assert [gone.name in one.message for one in plan.warnings if one.kind == "footer-not-used"] == [True]
+    assert len(plan.files) == FILES

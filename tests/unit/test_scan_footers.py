@@ -11,9 +11,11 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import DoubleType, LongType, NestedField
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from floeplan.parquet.footer.footer import FOOTER_CACHE_FILES, cached_footer, read_footer
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.source import open_source
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
@@ -117,3 +119,52 @@ def test_cache_forgets_the_least_recently_used(files: Files) -> None:
     get(2)
     assert get(0)[1] == 0
     assert get(1)[1] > 0
+
+
+@pytest.mark.parametrize(
+    "where", ["id = 13", "v IS NULL AND id > 20", "NOT (id < 30)", "id <=> NULL", "v BETWEEN 3 AND 9 OR id = 2"]
+)
+def test_files_are_evaluated_together_as_each_alone(files: Files, where: str) -> None:
+    other = Schema(NestedField(1, "id", LongType(), required=False), schema_id=0)
+    paths = [files.data([{"id": None, "v": None}] * 4, SCHEMA, group=4)]
+    for first in range(0, 40, 8):
+        paths.append(files.data([{"id": n, "v": float(n)} for n in range(first, first + 8)], SCHEMA, group=2))
+        paths.append(files.data([{"id": n} for n in range(first, first + 8)], other, group=4))
+    alone = Pruner(where, SCHEMA, PruneOptions(page_index=False, bloom_filter=False))
+    expected = {path: groups for path in paths if (groups := alone.prune(path).row_groups)}
+    assert {file.path: file.row_groups for file in plan(files, where).files} == expected
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "name = 'b'",
+        "name <> 'b'",
+        "NOT (name = 'b')",
+        "name IS NULL",
+        "name IN ('a', 'c') OR name IS NULL",
+        "name >= 'b' AND name < 'd'",
+        "name LIKE 'c%'",
+        "name <=> NULL",
+        "length(name) = 2",
+        "name = 'b' AND id > 20",
+    ],
+)
+def test_counts_by_dictionaries_are_those_of_the_rows(files: Files, where: str) -> None:
+    """With nulls, a renamed column, deletes, an identity partition that contradicts the file, and a file without it."""
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False), NestedField(2, "name", StringType(), required=False)
+    )
+    renamed = Schema(schema.fields[0], NestedField(2, "label", StringType(), required=False))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"), spec_id=1)
+    names = [None, "a", "b", "c", "cc", "d", "é"]
+    rows = [{"id": n, "name": names[n * n % 7]} for n in range(60)]
+    files.data(rows, schema, group=25)
+    files.data([{"id": row["id"], "label": row["name"]} for row in rows], renamed)
+    deleted = files.data(rows, schema)
+    files.positions([(deleted, 5), (deleted, 9)])
+    files.data(rows, schema, spec_id=1, partition={"name": "b"})
+    files.data([{"id": 3}], Schema(schema.fields[0]))
+    table = files.table(Layout(schema, (PLAIN, spec)))
+    planned = plan_scan(table, where)
+    assert planned.count() == planned.to_arrow().num_rows

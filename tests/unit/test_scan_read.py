@@ -343,6 +343,16 @@ class TestColumnsReadLate:
         ]
         assert read == [(["kind", "text"], 2)]
 
+    def test_a_decoder_that_skips_pages_reads_small_files(
+        self, tmp_path: Path, read: list[tuple[list[str], int]]
+    ) -> None:
+        files = Files(tmp_path)
+        path = files.data(self.rows(5000), self.SCHEMA)
+        pq.write_table(pq.read_table(path), path, compression="zstd")
+        found = self.planned(files, "id = 17 OR id = 4000").to_arrow()
+        assert found.to_pylist() == [self.rows(5000)[17], self.rows(5000)[4000]]
+        assert read == [(["kind", "text"], 5000)]
+
     def test_matches_all_over_a_file_are_read_in_bulk(self, tmp_path: Path, read: list[tuple[list[str], int]]) -> None:
         files = Files(tmp_path)
         files.data(self.rows(5000), self.SCHEMA)

@@ -15,21 +15,32 @@ from floeplan.errors import UnsupportedError
 from floeplan.formats.stored import PARQUET, StoredFile
 from floeplan.parquet.footer.footer import DEFAULT_TAIL, ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read.decoder import FlatColumns, ValueCounts, skips_pages
 from floeplan.parquet.read.reader import (
     REMOTE_ROUND_TRIP_BYTES,
     read_row_groups,
     read_selected,
     selects_every_page,
 )
-from floeplan.parquet.source import ByteSource, LocalSource, ObjectStoreSource, open_referenced
+from floeplan.parquet.source import (
+    ByteSource,
+    LocalSource,
+    ObjectStoreSource,
+    PrefetchingSource,
+    byte_ranges,
+    open_referenced,
+)
 from floeplan.vectors import Ints, Mask
+
+SMALL_BYTES = 8 * 1024 * 1024
+"""Compressed columns that are read and scanned for their page headers in the time that page indexes take."""
 
 
 class ParquetFile(StoredFile):
     """A Parquet file."""
 
     def __init__(self, source: ByteSource, footer: ParquetFooter | None = None, tail: int = DEFAULT_TAIL) -> None:
-        self.source = source
+        self.source: ByteSource = source
         self.footer: ParquetFooter = footer or read_footer(source, tail=tail)
         self.path, self.num_rows = source.name, self.footer.num_rows
         self.first_rows, self.row_group_rows = self.footer.first_rows, self.footer.row_group_rows
@@ -57,11 +68,41 @@ class ParquetFile(StoredFile):
         """Always for a local file; else if these fields have more bytes than a store sends during a round trip."""
         if not self.footer.has_field_ids or isinstance(self.source, LocalSource):
             return self.footer.has_field_ids
-        groups = selection.overlaps(self.first_rows, self.row_group_rows)
+        return self._stored_bytes(field_ids, selection) > REMOTE_ROUND_TRIP_BYTES
+
+    def worth_pages(self, field_ids: Sequence[int], selection: RowSelection) -> bool:
+        """Not in a small local file whose decoder skips pages: it finds those with needed rows faster than an index."""
         leaves = [leaf for field_id in field_ids for leaf in self.footer.leaves_of_column(field_id)]
-        return sum(int(self.footer.chunks(leaf).total_compressed_size[groups].sum()) for leaf in leaves) > (
-            REMOTE_ROUND_TRIP_BYTES
-        )
+        if not isinstance(self.source, LocalSource) or not skips_pages(self.footer, leaves):
+            return True
+        return self._stored_bytes(field_ids, selection) > SMALL_BYTES
+
+    def _stored_bytes(self, field_ids: Iterable[int], selection: RowSelection) -> int:
+        """The compressed bytes of these fields in the row groups with selected rows."""
+        groups = np.flatnonzero(selection.overlaps(self.first_rows, self.row_group_rows))
+        leaves = [leaf for field_id in field_ids for leaf in self.footer.leaves_of_column(field_id)]
+        return int(self.footer.compressed_sizes[leaves][:, groups].sum())
+
+    def fetch_together(self, field_ids: Iterable[int], selection: RowSelection) -> bool:
+        """Fetch these fields with the next read, if all pages of the row groups are read."""
+        if not self.footer.has_field_ids or not selects_every_page(self.footer, selection):
+            return False
+        groups = np.flatnonzero(selection.overlaps(self.first_rows, self.row_group_rows))
+        chunks = [self.footer.chunks(leaf) for one in field_ids for leaf in self.footer.leaves_of_column(one)]
+        source = PrefetchingSource(self.source)
+        for chunk in chunks:
+            source.prefetch(byte_ranges(chunk.start[groups], chunk.total_compressed_size[groups]))
+        self.source = source
+        return True
+
+    def value_counts(self, field_id: int, selection: RowSelection) -> list[ValueCounts] | None:
+        """By the dictionaries of the row groups, without decoding a value for each row."""
+        leaves = self.footer.leaves_of_column(field_id)
+        groups = np.flatnonzero(selection.overlaps(self.first_rows, self.row_group_rows))
+        whole = int(self.row_group_rows[groups].sum()) == selection.row_count
+        if not self.footer.has_field_ids or not whole or len(leaves) != 1:
+            return None
+        return FlatColumns(self.source, self.footer, groups, {}, None).value_counts(leaves[0])
 
     def group_bytes(self, field_ids: Iterable[int] | None) -> Ints:
         """The uncompressed bytes of these fields in each row group."""

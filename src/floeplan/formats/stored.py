@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.schemas import FIELD_ID
 from floeplan.vectors import Ints, Mask
+
+if TYPE_CHECKING:
+    from floeplan.parquet.read.decoder import ValueCounts
 
 PARQUET = "PARQUET"
 READABLE = (PARQUET, "ORC", "AVRO")
@@ -51,6 +55,18 @@ class StoredFile(ABC):
         Not where a read decodes all columns, as in Avro files.
         """
         return False
+
+    def worth_pages(self, field_ids: Sequence[int], selection: RowSelection) -> bool:
+        """Whether reading only those pages of these fields that have needed rows may pay."""
+        return True
+
+    def fetch_together(self, field_ids: Iterable[int], selection: RowSelection) -> bool:
+        """Fetch these fields with the next read, so that the one after it has no cost; whether that is possible."""
+        return False
+
+    def value_counts(self, field_id: int, selection: RowSelection) -> list[ValueCounts] | None:
+        """How many of the selected rows have each value of a column of text, in parts, where that is faster to read."""
+        return None
 
     @abstractmethod
     def group_bytes(self, field_ids: Iterable[int] | None) -> Ints:

@@ -166,15 +166,23 @@ def read_files(locations: Sequence[str], io: FileIO | None = None, max_workers: 
     pending: deque[Future[bytes]] = deque()
     pool = ThreadPoolExecutor(min(max_workers, len(locations)), thread_name_prefix="floeplan-metadata")
     try:
-        for location in locations:
+        for number, location in enumerate(locations):
             _check_guard(location)  # here, because the threads of the pool do not see the guard
-            pending.append(pool.submit(read_file, location, io))
+            begun = object_stores.begin_fetch(location, io)
+            pending.append(pool.submit(read_file, location, io) if begun is None else begun)
             if len(pending) >= max_workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+                yield _result(pending.popleft(), locations[number + 1 - max_workers])
+        for location in locations[len(locations) - len(pending) :]:
+            yield _result(pending.popleft(), location)
     finally:
+        for future in pending:
+            future.cancel()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _result(pending: Future[bytes], location: str) -> bytes:
+    with _reading(location):
+        return pending.result()
 
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "": "file"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from floeplan.errors import RESTORE, CorruptFileError, FloeplanError, MissingFileError, UnknownFileError
-from floeplan.object_stores import S3_SCHEMES, s3_object
+from floeplan.object_stores import S3_SCHEMES, begin_suffix, s3_object
 from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
@@ -263,10 +263,18 @@ class ObjectStoreSource(BaseSource):
         self._errors = (OSError, BaseError)
         self._store = store
         self._path = path
+        self._begun: tuple[int, Future[tuple[Any, int]]] | None = None
+
+    def begin_suffix(self, length: int) -> None:
+        """Begin to fetch the last bytes, for ``read_suffix`` of the same length."""
+        self._begun = length, begin_suffix(self._store, self._path, length)
 
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
         import obstore
 
+        if self._begun is not None and self._begun[0] == length:
+            data, size = self._begun[1].result()
+            return memoryview(data), size
         response = obstore.get(self._store, self._path, options={"range": {"suffix": length}})
         return memoryview(response.bytes()), response.meta["size"]
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import SpecProjection, UnionPartitionType
 from floeplan.predicate.literals import Value
-from floeplan.vectors import Ints
+from floeplan.vectors import Ints, arrow, integers, without_nulls
 
 PartitionTuple: TypeAlias = tuple[Value | None, ...]
 
@@ -86,7 +86,7 @@ def partition_codes(
         columns: The columns of the union tuple by union field id, in the vector domain of their types; a column that
             is not there is null everywhere.
     """
-    codes = _dense(pa.array(spec_ids))
+    codes = _dense(arrow(spec_ids))
     for field_ in union.fields:
         if field_.id in columns:
             member = np.isin(spec_ids, list(field_.positions))
@@ -97,11 +97,10 @@ def partition_codes(
                 bits = np.where(np.isnan(floats), np.nan, floats).view(np.int64)
                 column = pa.array(bits, mask=column.is_null().to_numpy(zero_copy_only=False))
             values = np.where(member, _dense(column) + 1, 0)  # 0 for null
-            codes = _dense(pa.array(codes * (int(values.max(initial=0)) + 1) + values))
+            codes = _dense(arrow(codes * (int(values.max(initial=0)) + 1) + values))
     return codes
 
 
 def _dense(values: pa.Array) -> Ints:
     """A number for every distinct value by first appearance, -1 for null."""
-    indices = values.dictionary_encode().indices.cast(pa.int64())
-    return np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False))
+    return integers(without_nulls(values.dictionary_encode().indices, -1))

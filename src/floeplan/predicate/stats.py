@@ -19,11 +19,11 @@ nulls and NaN without being pushed to the leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import reduce
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +99,19 @@ class ColumnStats:
         object.__setattr__(part, "upper", upper)
         return part
 
+    @staticmethod
+    def concat(parts: Sequence[ColumnStats]) -> ColumnStats:
+        """The statistics of all containers of the parts; no bounds where the parts do not share their type."""
+        if len(parts) == 1:
+            return parts[0]
+        return ColumnStats(
+            np.concatenate([part.may_null for part in parts]),
+            np.concatenate([part.may_nan for part in parts]),
+            np.concatenate([part.may_value for part in parts]),
+            _concat_bounds([part.lower for part in parts]),
+            _concat_bounds([part.upper for part in parts]),
+        )
+
     @classmethod
     def from_counts(
         cls,
@@ -148,6 +161,15 @@ class StatsTable:
     def __post_init__(self) -> None:
         if len(self.nonempty) != self.length:
             object.__setattr__(self, "nonempty", np.ones(self.length, dtype=np.bool_))
+
+
+def _concat_bounds(parts: Sequence[Bound | None]) -> Bound | None:
+    bounds = [part for part in parts if part is not None]
+    values: list[Any] = [bound.values for bound in bounds]
+    if len(bounds) < len(parts) or len({(type(one), getattr(one, "type", None)) for one in values}) > 1:
+        return None
+    joined = np.concatenate(values) if isinstance(values[0], np.ndarray) else pa.concat_arrays(values)
+    return Bound(joined, np.concatenate([bound.valid for bound in bounds]))
 
 
 def trusted(lower: Bound | None, upper: Bound | None) -> tuple[Bound | None, Bound | None]:

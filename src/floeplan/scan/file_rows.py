@@ -25,6 +25,7 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.opaque_types import is_variant
 from floeplan.parquet.footer.footer import ParquetFooter, known_footer, likely_tail
 from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read.decoder import ValueCounts
 from floeplan.parquet.read.reader import LONGEST_GAP, REMOTE_ROUND_TRIP_BYTES
 from floeplan.parquet.source import ByteSource, is_local
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
@@ -243,6 +244,18 @@ class OpenFile:
     def worth_two_reads(self, schema: Schema, selection: RowSelection) -> bool:
         """Whether reading these columns may cost more than the round trip after which fewer rows of them are known."""
         return self.stored.worth_two_reads([field.field_id for field in schema.fields], selection)
+
+    def worth_pages(self, schema: Schema, selection: RowSelection) -> bool:
+        """Whether reading only those pages of these columns that have needed rows may pay."""
+        return self.stored.worth_pages([field.field_id for field in schema.fields], selection)
+
+    def fetch_together(self, schema: Schema, selection: RowSelection) -> bool:
+        """Fetch these columns with the next read, so that the one after it takes no round trip, if that is possible."""
+        return self.stored.fetch_together([field.field_id for field in schema.fields], selection)
+
+    def value_counts(self, field_id: int) -> list[ValueCounts] | None:
+        """How many of the planned rows have each value of a column of text, in parts, where that is faster to read."""
+        return None if field_id in self.file.constants else self.stored.value_counts(field_id, self.planned())
 
     def _key_schemas(self, delete: DeleteScan) -> tuple[Schema, ...]:
         """One schema per key, from the newest schema that has it: keys may be columns dropped since."""

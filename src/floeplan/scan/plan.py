@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 FOOTERS = "footers"
-LOCAL_THREADS = 8
 _log = logging.getLogger(__name__)
 _SLICE_BYTES = 8 * 1024 * 1024
 """Manifests decoded before their entries are evaluated: enough for vectors to pay, few enough to reuse the memory."""
@@ -335,10 +333,7 @@ class _Planner:
 
     def _pass_footers(self, kept: EvaluatedFiles) -> tuple[EvaluatedFiles, dict[int, RowGroups]]:
         """Open the files that are not proven, and drop those without a matching row group."""
-        # Imported late: many plans open no footer.
-        from floeplan.parquet.footer.footer import known_footer
-        from floeplan.parquet.source import is_local
-        from floeplan.scan.footers import FooterPruner
+        from floeplan.scan.footers import FooterFile, FooterPruner  # imported late: many plans open no footer
 
         clock = time.perf_counter()
         rows = np.flatnonzero(kept.states != TriState.TRUE)
@@ -351,16 +346,7 @@ class _Planner:
         paths, formats = entries.path.to_pylist(), entries.array("file_format").to_pylist()
         sizes, specs = entries.ints("file_size_in_bytes").tolist(), entries.spec_id.tolist()
         footers = FooterPruner(self.target, self.compiled, self.union, self.options, self.projected)
-        files = (paths, sizes, formats, specs, without_nan)
-        # Without a wait for storage, threads would only compete for the interpreter.
-        more = self.options.page_index or self.options.bloom_filter
-        if len(rows) <= 1 or (not more and all(map(known_footer, paths, sizes))):
-            answers = list(map(footers.open, *files))
-        else:
-            most = LOCAL_THREADS if all(map(is_local, paths)) else self.options.concurrency
-            with ThreadPoolExecutor(min(most, len(rows)), "floeplan-footer") as pool:
-                answers = list(pool.map(footers.open, *files))
-
+        answers = footers.open(list(map(FooterFile, paths, sizes, formats, specs, without_nan)))
         opened = {row: a for row, a in zip(rows.tolist(), answers, strict=True) if isinstance(a, RowGroups)}
         self.warnings += [answer for answer in answers if isinstance(answer, PlanWarning)]
         groups = opened.values()

@@ -3,15 +3,15 @@
 Per file: pages whose rows are all deleted are left out. The columns of the residual are read first, with the keys of
 equality deletes, and projected onto the table's schema; the residual is evaluated on the rows that are not deleted, on
 dictionaries where text is stored with one. The other columns are then read for pages with matching rows, if these leave
-some out, else in bulk, and filtered once. A store gets one request instead, where the bytes that could be saved are
-worth less than a round trip. Rows come in the order of the plan's files, and within a file in file order.
+some out, else in bulk, and filtered once. A store gets one request for all of them, where the bytes that could be saved
+are worth less than a round trip. Rows come in the order of the plan's files, and within a file in file order.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -19,14 +19,15 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
+from pyiceberg.types import StringType
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.prune.selection import RowSelection, distinct
-from floeplan.parquet.read.decoder import decode_alone
+from floeplan.parquet.read.decoder import ValueCounts, decode_alone
 from floeplan.parquet.read.reader import LONGEST_GAP
 from floeplan.parquet.source import is_local
-from floeplan.predicate.build import field_ids
-from floeplan.predicate.ir import TRUE
+from floeplan.predicate.build import field_ids, has_opaque
+from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.rows.evaluate import matching_mask
 from floeplan.predicate.stats import TriState
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile, TableRows
@@ -103,7 +104,31 @@ def count_rows(plan: PlannedScan) -> int:
     total = int(files.entries.record_count[by_metadata].sum())
     others = files.take(np.flatnonzero(~by_metadata))
     with ThreadPoolExecutor(read_threads(plan), "floeplan-read", decode_alone) as pool:
-        return total + sum(pool.map(reader.count, others))
+        found = list(pool.map(reader.count, others))
+    return total + sum(one for one in found if isinstance(one, int)) + _count_values(found)
+
+
+class CountedText(NamedTuple):
+    """Values of the only column of a residual, and how many rows of a file have each."""
+
+    residual: IrExpr
+    parts: list[ValueCounts]
+
+
+def _count_values(found: Sequence[int | CountedText]) -> int:
+    """How many rows match; each residual is evaluated once on the values of all files."""
+    total, alike = 0, defaultdict[IrExpr, list[ValueCounts]](list)
+    for one in found:
+        if isinstance(one, CountedText):
+            alike[one.residual] += one.parts
+    for residual, parts in alike.items():
+        counts = np.concatenate([part.counts for part in parts])
+        values = pa.chunked_array([part.values for part in parts], type=pa.string())
+        # An expression may raise an error on a value that no row has.
+        rows = pa.table({"values": values}).filter(arrow(counts > 0))
+        matching = matching_mask(residual, rows, lambda _: rows.column(0))  # noqa: B023 - evaluated at once
+        total += int(counts[counts > 0][matching].sum())
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +202,8 @@ class PlanReader:
         planned = opened.planned()
         return planned if self._with_deleted else opened.without_deleted_pages(planned)
 
-    def count(self, file: FileScan) -> int:
-        """How many rows of one file match and are not deleted."""
+    def count(self, file: FileScan) -> int | CountedText:
+        """How many rows of one file match and are not deleted, or by what that is known."""
         if file.residual == TRUE and file.row_groups is None and file.record_count >= 0:
             kinds = {delete.kind for delete in file.deletes}
             # A deletion vector replaces all position deletes of its file, and its cardinality is in the manifest.
@@ -189,6 +214,12 @@ class PlanReader:
                 gone = distinct(np.concatenate([np.zeros(0, dtype=np.int64), *listed]))
                 return file.record_count - int(np.searchsorted(gone, file.record_count))
         opened = self._rows.open(file)
+        condition = self._columns(file).condition
+        is_text = len(condition.fields) == 1 and isinstance(condition.fields[0].field_type, StringType)
+        if is_text and not file.deletes and not has_opaque(file.residual):
+            counted = opened.value_counts(condition.fields[0].field_id)
+            if counted is not None:
+                return CountedText(file.residual, counted)
         selection = opened.without_deleted_pages(opened.planned())
         return int(np.count_nonzero(self._filtered(opened, selection, self._columns(file).condition)[1]))
 
@@ -199,7 +230,9 @@ class PlanReader:
         has_metadata = not METADATA_IDS.isdisjoint(field.field_id for field in together.fields)
         if opened.file.residual == TRUE and not has_metadata and not opened.has_equality_deletes:
             return self._projected(opened.columns(together, selection, opened.live(selection)))
-        if not condition.fields or has_metadata or not opened.worth_two_reads(others, selection):
+        two = bool(condition.fields) and not has_metadata
+        held = two and not opened.worth_two_reads(others, selection)
+        if not two or (held and not opened.fetch_together(together, selection)):
             rows, matching = self._filtered(opened, selection, together)
             return self._projected(expand_dictionaries(_kept(rows, matching), together))
         first, matching = self._filtered(opened, selection, condition)
@@ -208,7 +241,7 @@ class PlanReader:
         found = expand_dictionaries(_kept(first, matching), condition)
         if not found.num_rows or not others.fields:
             rest = arrow_schema(others).empty_table()
-        elif _may_skip_pages(matching):
+        elif not held and opened.worth_pages(others, selection) and _may_skip_pages(matching):
             rest = opened.columns(others, selection.narrow(matching))
         else:
             rest = opened.columns(others, selection, matching)

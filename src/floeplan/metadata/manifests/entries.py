@@ -328,7 +328,7 @@ class EntriesTable:
             return referenced
         is_position = arrow(self.content == Content.POSITION_DELETES)
         one_path = pc.and_(pc.fill_null(pc.equal(self.array(lower), self.array(upper)), False), is_position)
-        path = pc.if_else(one_path, self.array(lower), pa.scalar(None, pa.large_binary()))
+        path = pc.if_else(one_path, self.array(lower), pc.scalar(None, pa.large_binary()))
         return pc.coalesce(referenced, path.cast(pa.large_string()))
 
     def live(self) -> EntriesTable:

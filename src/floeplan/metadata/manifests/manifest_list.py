@@ -172,7 +172,9 @@ class ManifestListTable:
     @cached_property
     def by_spec(self) -> Mapping[int, Mask]:
         """The data manifests of each spec; -1 for manifests of several specs, which metadata trees have."""
-        return {spec: self.is_data & (self.spec_id == spec) for spec in np.unique(self.spec_id[self.is_data]).tolist()}
+        return {
+            spec: self.is_data & (self.spec_id == spec) for spec in sorted(set(self.spec_id[self.is_data].tolist()))
+        }
 
     @cached_property
     def counts(self) -> tuple[LiveCounts, LiveCounts]:

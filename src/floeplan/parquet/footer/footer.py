@@ -31,6 +31,8 @@ DEFAULT_TAIL = 128 * 1024
 """Bytes of the first request, at most. Files of pyarrow have 130 to 190 footer bytes per column chunk and 40 bytes of
 page index per page, so this holds the footer of about 700 chunks, or that of a smaller file with its page indexes; a
 longer tail would be a noticeable fraction of all bytes that a point lookup fetches."""
+LEAST_TAIL = 12
+"""The magic number at both ends, and the length of the footer."""
 KEPT_TAIL = 16 * 1024
 """Bytes before a footer, at most, that are kept with it: a plan fetches them, and its reader needs them again."""
 MAX_FOOTER = 1 << 29
@@ -285,6 +287,12 @@ class ParquetFooter:
                 raise corrupt(self.file, f"the footer entry of column {column}: {error}") from None
         return self._chunks[index]
 
+    @cached_property
+    def compressed_sizes(self) -> Ints:
+        """The compressed bytes of each leaf, a row for each, in each row group."""
+        sizes = [self.chunks(leaf).total_compressed_size for leaf in self.leaves]
+        return np.array(sizes, dtype=np.int64).reshape(len(sizes), self.num_row_groups)
+
     @property
     def tail(self) -> bytes:
         """The end of the file that a store sent for this footer, if it has page indexes or data before the footer."""
@@ -336,13 +344,13 @@ def likely_tail(file_size: int, columns: int) -> int:
 def read_footer(source: ByteSource, *, tail: int = DEFAULT_TAIL) -> ParquetFooter:
     """Read and decode the footer with one request, or two when the footer is longer than the tail."""
     name = source.name
-    end = bytes(source.read_suffix(max(tail, 12)))
-    if len(end) < 12 or end[-4:] not in (_MAGIC, _ENCRYPTED_MAGIC):
+    end = bytes(source.read_suffix(max(tail, LEAST_TAIL)))
+    if len(end) < LEAST_TAIL or end[-4:] not in (_MAGIC, _ENCRYPTED_MAGIC):
         raise corrupt(name, "it does not end with the magic number PAR1")
     if end[-4:] == _ENCRYPTED_MAGIC:
         raise encrypted_error(name, "its footer is encrypted")
     length = int.from_bytes(end[-8:-4], "little")
-    if length > source.size - 12:
+    if length > source.size - LEAST_TAIL:
         raise corrupt(name, f"its footer length is {length} bytes in a file of {source.size}", source.size - 8)
     if length > MAX_FOOTER:
         message = f"{name}: a footer of {length} bytes exceeds the limit of {MAX_FOOTER}"

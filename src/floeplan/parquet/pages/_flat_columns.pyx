@@ -12,10 +12,11 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t, uintpt
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from floeplan.parquet.pages.hybrid cimport unpacked
+from floeplan.parquet.pages.hybrid cimport GROUP, _bits, unpacked
 
-NUMBERS_4, NUMBERS_8, DECIMALS_4, DECIMALS_8, TEXT, INDEXES = range(6)
-"""What the values become: numbers as they are, integers as 128-bit decimals, byte arrays, or dictionary indexes."""
+NUMBERS_4, NUMBERS_8, DECIMALS_4, DECIMALS_8, TEXT, INDEXES, COUNTS = range(7)
+"""What the values become: numbers as they are, integers as 128-bit decimals, byte arrays, dictionary indexes, or the
+number of rows of each dictionary entry, and of nulls after them."""
 HEADROOM = 64
 """Bytes that are free in front of the output."""
 
@@ -26,6 +27,7 @@ cdef enum:
     DECIMALS_8_ = 3
     TEXT_ = 4
     INDEXES_ = 5
+    COUNTS_ = 6
     HEADROOM_ = 64
     SHORT = 16
     DATA_PAGE = 0
@@ -125,6 +127,7 @@ def decode_column(
         dictionary: The entries: numbers, or the text of all of them.
         entries: Where the entries of text begin, and where the last one ends.
         out: ``HEADROOM``, then room for the kept values. Of text, for the offset of each end, after one for the start.
+            Of counts, a zero for each entry, and one for nulls.
         text: Room for the bytes of kept text.
         valid: One flag for each kept row; filled only if some are null.
 
@@ -135,6 +138,10 @@ def decode_column(
     cdef Py_ssize_t count = rows if kept is None else kept.shape[0], size = chunk.shape[0], width = _width(kind)
     cdef Py_ssize_t needed = HEADROOM_ + width * (count + (kind == TEXT_))
     cdef bint done
+    if kind == COUNTS_:
+        needed = HEADROOM_ + width * entries.shape[0]
+        if kept is not None or not entries.shape[0]:
+            raise ValueError("counts of some rows, or without entries")
     if not 0 <= max_def <= 1 or rows < 0 or most < 0 or out.shape[0] < needed or valid.shape[0] < count:
         raise ValueError("invalid sizes")
     if kept is not None and count and not 0 <= kept[0] <= kept[count - 1] < rows:
@@ -210,7 +217,7 @@ def flagged(const unsigned char[::1] flags, int32_t[::1] out):
 cdef Py_ssize_t _width(int kind) except -1:
     if kind in (NUMBERS_4_, INDEXES_):
         return 4
-    if kind in (NUMBERS_8_, TEXT_):
+    if kind in (NUMBERS_8_, TEXT_, COUNTS_):
         return 8
     if kind in (DECIMALS_4_, DECIMALS_8_):
         return 16
@@ -323,7 +330,7 @@ cdef bint _decode_page(
         present = 0
         for i in range(rows):
             present += column.numbers[i]
-    if present < rows:
+    if present < rows and column.kind != COUNTS_:
         _take_present(column, kept, row, rows, count)
         kept, row = column.take, 0
     if column.nulls:
@@ -375,7 +382,7 @@ cdef bint _write(
     cdef int32_t* codes = column.numbers
     cdef bint nulls = take != NULL and take == column.take
     if header.encoding == PLAIN:
-        if column.kind == INDEXES_:
+        if column.kind in (INDEXES_, COUNTS_):
             return False
         if column.kind == TEXT_:
             return _write_plain_text(column, values, present, take, base, count)
@@ -384,9 +391,12 @@ cdef bint _write(
         return False
     if column.kind == INDEXES_ and take == NULL:
         codes = <int32_t*>column.out + column.done
+    if present and (not values.size or values.data[0] > 31):
+        return False
+    if column.kind == COUNTS_:
+        (<int64_t*>column.out)[column.entries] += count - present
+        return not present or _count(column, values.data + 1, values.size - 1, values.data[0], present)
     if present:
-        if not values.size or values.data[0] > 31:
-            return False
         if unpacked(values.data + 1, values.size - 1, values.data[0], codes, present) < 0:
             return False
     for i in range(present):
@@ -410,6 +420,70 @@ cdef bint _write(
     if column.kind == TEXT_:
         return _write_entries(column, codes, count)
     return _write_numbers(column, column.dictionary.data, codes, 0, nulls, count)
+
+
+cdef bint _count(Column* column, const unsigned char* data, Py_ssize_t size, int width, Py_ssize_t count) noexcept nogil:
+    """Add the number of times that each dictionary index occurs.
+
+    Where a byte holds whole indexes, its values are counted instead, which takes less time than unpacking them.
+    """
+    cdef int64_t* found = <int64_t*>column.out
+    cdef int64_t entries = column.entries
+    cdef int64_t seen[4][256]
+    cdef Py_ssize_t at = 0, done = 0, many, taken, whole, i
+    cdef uint64_t header, number, mask = (<uint64_t>1 << width) - 1
+    cdef int shift, k
+    memset(seen, 0, sizeof(seen))
+    while done < count:
+        header, shift = 0, 0
+        while True:
+            if at >= size or shift > 28:
+                return False
+            header |= <uint64_t>(data[at] & 127) << shift
+            shift += 7
+            at += 1
+            if data[at - 1] < 128:
+                break
+        many = <Py_ssize_t>(header >> 1)
+        if header & 1:
+            if many * width > size - at:
+                return False
+            taken = many * GROUP if many * GROUP < count - done else count - done
+            whole = 0
+            if width in (1, 2, 4, 8):
+                whole = taken * width // 8
+                for i in range(whole & ~<Py_ssize_t>3):
+                    seen[i & 3][data[at + i]] += 1  # four counters: equal ones would wait for each other
+                for i in range(whole & ~<Py_ssize_t>3, whole):
+                    seen[0][data[at + i]] += 1
+            i = whole * 8 // width if width else 0
+            _bits(data + at + whole, size - at - whole, width, mask, column.numbers, taken - i)
+            for i in range(taken - i):
+                if column.numbers[i] >= entries:
+                    return False
+                found[column.numbers[i]] += 1
+            at += many * width
+            many *= GROUP
+        else:
+            if (width + 7) // 8 > size - at:
+                return False
+            number = 0
+            for i in range((width + 7) // 8):
+                number |= <uint64_t>data[at + i] << 8 * i
+            if number > mask or <int64_t>number >= entries:
+                return False
+            at += (width + 7) // 8
+            found[number] += many if many < count - done else count - done
+        done += many
+    if width in (1, 2, 4, 8):
+        for i in range(256):
+            many = seen[0][i] + seen[1][i] + seen[2][i] + seen[3][i]
+            for k in range(8 // width if many else 0):
+                number = <uint64_t>i >> k * width & mask
+                if <int64_t>number >= entries:
+                    return False
+                found[number] += many
+    return True
 
 
 cdef bint _write_numbers(

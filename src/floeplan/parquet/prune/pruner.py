@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from floeplan.errors import InvalidOptionError
@@ -116,6 +117,20 @@ class Pruner:
         pruning.prune_by_pages()
         return pruning
 
+    def row_group_stats(self, footer: ParquetFooter, without_nan: frozenset[int] = frozenset()) -> StatsTable:
+        """What the footer knows of the predicate's columns in each row group."""
+        binding = self._bind(footer)
+        leaves = {field: footer.leaves[position] for field, position in binding.leaf_positions.items()}
+        return _row_group_stats(footer, binding, columns(binding.compiled.predicate), leaves, without_nan)
+
+    def row_group_states(self, columns_of: ParquetFooter, stats: Sequence[StatsTable]) -> list[npt.NDArray[np.int8]]:
+        """A ``TriState`` per row group of each file, of files with the same columns: one evaluation covers them all."""
+        joined = {i: ColumnStats.concat([table.columns[i] for table in stats]) for i in stats[0].columns}
+        nonempty = np.concatenate([table.nonempty for table in stats])
+        predicate = self._bind(columns_of).compiled.predicate
+        states = evaluate(predicate, StatsTable(len(nonempty), joined, nonempty)).states()
+        return np.split(states, np.cumsum([table.length for table in stats])[:-1])
+
     def _bind(self, footer: ParquetFooter) -> Binding:
         """Resolve the predicate's columns in a file: by field id if the file has field ids, else by name."""
         # The encoded schema elements identify the schema: files of one table mostly share it.
@@ -207,7 +222,7 @@ class FilePruning:
         self._page_segments: Segments | None = None
         self._pages_total = self._pages_kept = 0
         self._notes: list[str] = []
-        self._stats = self._row_group_stats(without_nan)
+        self._stats = _row_group_stats(footer, binding, self._columns, self._leaves, without_nan)
         self._states = evaluate(binding.compiled.predicate, self._stats)
         # Columns with values that no row group bounds.
         for i in sorted(self._leaves):
@@ -215,21 +230,6 @@ class FilePruning:
             bounds = [] if known is None else [bound.valid.any() for bound in (known.lower, known.upper) if bound]
             if known is None or (known.may_value.any() and not any(bounds)):
                 self._note_missing("statistics", [i])
-
-    def _row_group_stats(self, without_nan: frozenset[int]) -> StatsTable:
-        stats = row_group_stats(self.footer, self._columns.values(), self._leaves)
-        # A column that is not a leaf of the file is null in every row only if the file has it in no other form (a
-        # struct of the same id, a list) and the schema gives it no initial default; otherwise nothing is known of it.
-        schema, unknown = self.binding.schema, set()
-        for i in self._columns.keys() - self._leaves.keys():
-            name = i if resolves_by_field_id(self.footer, schema) else ".".join(self._columns[i].path)
-            field = fields_by_id(schema).get(i)
-            if field is None or field.initial_default is not None or self.footer.leaves_of_column(name):
-                unknown.add(i)
-        known = {i: column for i, column in stats.columns.items() if i not in unknown}
-        no_nan = np.zeros(len(stats.nonempty), dtype=np.bool_)
-        known |= {i: replace(column, may_nan=no_nan) for i, column in known.items() if i in without_nan}
-        return replace(stats, columns=known)
 
     @property
     def undecided(self) -> Ints:
@@ -336,6 +336,28 @@ class FilePruning:
             round_trips=cost.round_trips,
             notes=tuple(self._notes),
         )
+
+
+def _row_group_stats(
+    footer: ParquetFooter,
+    binding: Binding,
+    wanted: Mapping[int, Column],
+    leaves: Mapping[int, LeafColumn],
+    without_nan: frozenset[int],
+) -> StatsTable:
+    stats = row_group_stats(footer, wanted.values(), leaves)
+    # A column that is not a leaf of the file is null in every row only if the file has it in no other form (a struct of
+    # the same id, a list) and the schema gives it no initial default; otherwise nothing is known of it.
+    unknown = set()
+    for i in wanted.keys() - leaves.keys():
+        name = i if resolves_by_field_id(footer, binding.schema) else ".".join(wanted[i].path)
+        field = fields_by_id(binding.schema).get(i)
+        if field is None or field.initial_default is not None or footer.leaves_of_column(name):
+            unknown.add(i)
+    known = {i: column for i, column in stats.columns.items() if i not in unknown}
+    no_nan = np.zeros(len(stats.nonempty), dtype=np.bool_)
+    known |= {i: replace(column, may_nan=no_nan) for i, column in known.items() if i in without_nan}
+    return replace(stats, columns=known)
 
 
 def page_segments(

@@ -22,13 +22,13 @@ from __future__ import annotations
 import base64
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from io import RawIOBase
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,15 @@ def decode_alone() -> None:
     _thread.decodes_alone = True
 
 
+@cache
+def _cores() -> threading.Semaphore:
+    """Files are fetched by many threads; if more of them than there are cores decoded, all would take longer."""
+    return threading.Semaphore(os.cpu_count() or 1)
+
+
+os.register_at_fork(after_in_child=_cores.cache_clear)
+
+
 def decode_row_groups(
     source: ByteSource,
     footer: ParquetFooter,
@@ -94,11 +103,12 @@ def decode_row_groups(
         pieces = dict(zip(ranges, source.read_ranges(ranges), strict=True))
     flat = FlatColumns(source, footer, groups, pieces, kept)
     decode = partial(flat.decode, keep_dictionaries=keep_dictionaries)
-    if threads and len(leaves) > 1:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            decoded = list(pool.map(decode, leaves))
-    else:
-        decoded = list(map(decode, leaves))
+    with _cores():
+        if threads and len(leaves) > 1:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                decoded = list(pool.map(decode, leaves))
+        else:
+            decoded = list(map(decode, leaves))
     fields = {leaf: at for at, node in enumerate(footer.columns.root.children) for leaf in node.leaf_indexes}
     columns = {fields[leaf]: column for leaf, column in zip(leaves, decoded, strict=True) if column is not None}
     others = [leaf for leaf in leaves if fields[leaf] not in columns]
@@ -210,6 +220,13 @@ def _codec(number: int) -> PageCodec:
     return codecs[number]
 
 
+class ValueCounts(NamedTuple):
+    """Values of a column of text, the last one null, and the number of rows that have each."""
+
+    values: pa.Array
+    counts: Ints
+
+
 class FlatColumns:
     """The flat columns of some row groups, without the rows that are not kept; thread-safe."""
 
@@ -232,26 +249,41 @@ class FlatColumns:
         footer, groups = self._footer, self._groups
         field, kind = _layouts(footer.columns, footer.key_values.get(_ARROW_SCHEMA), footer.created_by)[leaf]
         chunks = footer.chunks(leaf)
-        if kind is None or max(self._rows, default=0) > _MOST_ROWS:
+        if kind is None:
             return None
         # A writer that forgot some bytes is left to pyarrow, too.
         if not (footer.chunk_sizes(chunks) == chunks.total_compressed_size).all():
             return None
         if kind == _kernel.TEXT and keep_dictionaries and is_dictionary_text(footer, leaf, groups):
             field, kind = field.with_type(INDEXED_TEXT), _kernel.INDEXES
-        arrays = []
         try:
-            for group, rows, kept in zip(groups.tolist(), self._rows, self._kept, strict=True):
-                span = int(chunks.start[group]), int(chunks.total_compressed_size[group])
-                data = self._pieces[span] if self._pieces else self._source.read_ranges([span])[0]
-                size, codec = int(chunks.total_uncompressed_size[group]), int(chunks.codec[group])
-                if size > _MOST_COMPRESSED * len(data) + _SMALL or codec not in (NOT_COMPRESSED, ZSTD):
-                    return None
-                column = _Chunk(data, codec, footer.leaves[leaf].max_def, size, rows, kept)
-                arrays.append(column.array(field.type, kind))
+            arrays = [chunk.array(field.type, kind) for chunk in self._chunks(leaf)]
         except (*UNSUPPORTED_PAGE, IndexError):
             return None
         return field, pa.chunked_array(arrays, type=field.type)
+
+    def value_counts(self, leaf: int) -> list[ValueCounts] | None:
+        """How often each value of a column of text occurs, in each row group, if all of them have a dictionary."""
+        footer, chunks = self._footer, self._footer.chunks(leaf)
+        _, kind = _layouts(footer.columns, footer.key_values.get(_ARROW_SCHEMA), footer.created_by)[leaf]
+        whole = (footer.chunk_sizes(chunks) == chunks.total_compressed_size).all()
+        if kind is None or kind != _kernel.TEXT or not whole or not is_dictionary_text(footer, leaf, self._groups):
+            return None
+        try:
+            return [ValueCounts(*chunk.counts()) for chunk in self._chunks(leaf)]
+        except (*UNSUPPORTED_PAGE, IndexError):
+            return None
+
+    def _chunks(self, leaf: int) -> Iterator[_Chunk]:
+        """The chunks of a column; raises ``ValueError`` for one that is left to pyarrow."""
+        chunks, max_def = self._footer.chunks(leaf), self._footer.leaves[leaf].max_def
+        for group, rows, kept in zip(self._groups.tolist(), self._rows, self._kept, strict=True):
+            span = int(chunks.start[group]), int(chunks.total_compressed_size[group])
+            data = self._pieces[span] if self._pieces else self._source.read_ranges([span])[0]
+            size, codec = int(chunks.total_uncompressed_size[group]), int(chunks.codec[group])
+            if size > _MOST_COMPRESSED * len(data) + _SMALL or codec not in (NOT_COMPRESSED, ZSTD) or rows > _MOST_ROWS:
+                raise ValueError("a chunk that another decoder reads")
+            yield _Chunk(data, codec, max_def, size, rows, kept)
 
 
 def _flagged(mask: Mask) -> Positions | None:
@@ -288,6 +320,13 @@ class _Chunk:
         bitmap, nulls, _ = self._decode(kind, out, self._dictionary, _NO_ENTRIES)
         return pa.Array.from_buffers(type_, self._count, [bitmap, out.slice(_kernel.HEADROOM)], nulls)
 
+    def counts(self) -> tuple[pa.Array, Ints]:
+        """The entries of the dictionary, then null, and how many rows have each."""
+        ends, entries = self._entry_ends
+        found = np.zeros(_kernel.HEADROOM // 8 + len(ends), dtype=np.int64)
+        self._decode(_kernel.COUNTS, found, entries, ends)
+        return pa.concat_arrays([self._entry_text, pa.nulls(1, pa.string())]), found[_kernel.HEADROOM // 8 :]
+
     def _text(self, type_: pa.DataType) -> pa.Array:
         ends, entries = self._entry_ends
         longest = int(np.diff(ends).max(initial=0))
@@ -317,7 +356,7 @@ class _Chunk:
         return pa.Array.from_buffers(pa.string(), self._entries, buffers, 0)
 
     def _decode(
-        self, kind: int, out: pa.Buffer, dictionary: Bytes, ends: Ints, text: pa.Buffer | None = None
+        self, kind: int, out: pa.Buffer | Ints, dictionary: Bytes, ends: Ints, text: pa.Buffer | None = None
     ) -> tuple[pa.Buffer | None, int, int]:
         """Fill the buffers; returns the validity bitmap, the number of nulls, and the bytes of text."""
         valid = np.empty(self._count, dtype=np.bool_)
@@ -340,6 +379,15 @@ class _Chunk:
 
 
 _NOTHING, _NO_ENTRIES = np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
+
+
+def skips_pages(footer: ParquetFooter, leaves: Iterable[int]) -> bool:
+    """Whether the compiled decoder reads these columns, which does not decompress pages without kept rows."""
+    layouts = _layouts(footer.columns, footer.key_values.get(_ARROW_SCHEMA), footer.created_by)
+    return all(
+        layouts[leaf][1] is not None and np.isin(footer.chunks(leaf).codec, (NOT_COMPRESSED, ZSTD)).all()
+        for leaf in leaves
+    )
 
 
 def is_dictionary_text(footer: ParquetFooter, leaf: int, groups: Ints) -> bool:

@@ -23,13 +23,14 @@ import pyarrow.types as pt
 from pyiceberg import types
 from pyiceberg.schema import Schema
 
+from floeplan.arrow_compute import scalar
 from floeplan.errors import TypeMismatchError, UnknownColumnError
 from floeplan.opaque_types import is_opaque
 from floeplan.predicate.casts import NANOS_PER_DAY, TEMPORAL_UNIT
 from floeplan.predicate.ir import Column
 from floeplan.predicate.literals import Value
 from floeplan.predicate.rows.types import LONG, Vector, normalize, wider_decimal
-from floeplan.vectors import Mask
+from floeplan.vectors import Mask, arrow
 
 Resolver: TypeAlias = Callable[[int], "pa.ChunkedArray | pa.Array"]
 """The data of a column by field id, as long as the table."""
@@ -177,7 +178,7 @@ class Comparable:
             values = values.cast(pa.int64())
         if pt.is_int64(values.type) and literal not in _INT64:
             values = values.cast(_WIDE)
-        return values, pa.scalar(literal, type=values.type)
+        return values, scalar(literal, values.type)
 
     def is_in(self, literals: tuple[Value, ...]) -> pa.ChunkedArray:
         """Which values equal any of the literals; the result for NULL is undefined."""
@@ -189,7 +190,7 @@ class Comparable:
             for chunk in self.values.chunks:
                 numbers = np.asarray(chunk.fill_null(0) if chunk.null_count else chunk)
                 # Differences outside the table, and those that wrap around 64 bits, are clipped to its unset ends.
-                chunks.append(pa.array(np.take(table, np.subtract(numbers, base, dtype=np.int64), mode="clip")))
+                chunks.append(arrow(np.take(table, np.subtract(numbers, base, dtype=np.int64), mode="clip")))
             return pa.chunked_array(chunks, type=pa.bool_())
         values = self.values.cast(pa.int64()) if whole else self.values
         known, has_nan = _value_set(literals, values.type, self.literal_scale)

@@ -28,6 +28,7 @@ import pyarrow.types as pt
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
+from floeplan.arrow_compute import scalar
 from floeplan.errors import BadInputError, EvaluationError, FloeplanError, TypeMismatchError, UnsupportedError
 from floeplan.predicate import ir
 from floeplan.predicate.build import has_opaque
@@ -38,7 +39,7 @@ from floeplan.predicate.rows.types import BOOLEAN, STRING, Vector, cast, is_numb
 from floeplan.predicate.spark_text import Interval
 from floeplan.predicate.stats import to_mask
 from floeplan.text import excerpt
-from floeplan.vectors import Mask, arrow
+from floeplan.vectors import Mask, arrow, flags, signed, without_nulls
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -110,8 +111,8 @@ class _Evaluation:
             one = _Evaluation(rows, held.__getitem__, self._resolve_typed)
             answer = one._leaf(leaf).combine_chunks()
             # NumPy looks truth values up four times as fast as Arrow takes them, and compares faster still.
-            indices = np.asarray(chunk.indices.fill_null(len(values)) if chunk.null_count else chunk.indices)
-            unknown = np.asarray(answer.is_null())
+            indices = signed(without_nulls(chunk.indices, len(values)))
+            unknown = flags(answer.is_null())
             nulls = unknown.take(indices) if unknown[: len(values) + bool(chunk.null_count)].any() else None
             true = to_mask(answer)
             hits = np.flatnonzero(true).astype(indices.dtype)  # of another type, all indices would be converted
@@ -180,7 +181,7 @@ class _Evaluation:
         return self._ready[column]
 
     def _constant(self, value: bool | None) -> pa.ChunkedArray:
-        return pa.chunked_array([pa.repeat(pa.scalar(value, type=pa.bool_()), self._table.num_rows)])
+        return pa.chunked_array([pa.repeat(scalar(value, pa.bool_()), self._table.num_rows)])
 
 
 def _compare(data: Comparable, op: CmpOp, value: Value) -> pa.ChunkedArray:
