@@ -171,7 +171,7 @@ def test_a_result_can_have_a_nonzero_exit_code(capsys: pytest.CaptureFixture[str
         (["count-rows", "t", "--wat"], "unknown-option", "no such option: --wat; see 'floeplan count-rows --help'"),
         (["count-rows"], "invalid-option", "missing argument 'TABLE'; see 'floeplan count-rows --help'"),
         (["count-rows", "t", "--catalog"], "invalid-option", "option '--catalog' requires an argument"),
-        (["count-rows", "t", "--rows", "many"], "invalid-option", "invalid value for '--rows'"),
+        (["count-rows", "t", "--rows", "many"], "invalid-option", "--rows is 'many' but must be a number"),
     ],
 )
 def test_bad_usage_is_bad_input(

@@ -592,7 +592,7 @@ def test_the_command(floeplan: Callable[..., tuple[int, str, str]], tmp_path: Pa
     [
         (["--budget-bytes", "many"], "--budget-bytes is 'many' but must be a size"),
         (["--policy", "none.toml"], "cannot read the policy none.toml"),
-        (["--metrics", "no/m.prom"], "--metrics no/m.prom: the folder does not exist"),
+        (["--metrics", "no/m.prom"], "--metrics no/m.prom is in a folder that does not exist"),
         (["db.none"], "no table 'db.none'"),
     ],
 )

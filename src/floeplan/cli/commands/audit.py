@@ -58,7 +58,7 @@ ManifestsOption = Annotated[
     int, typer.Option("--min-manifests", help="Manifests per run that count as a cause if they are small.")
 ]
 PerManifestOption = Annotated[float, typer.Option("--files-per-manifest", help="A manifest with fewer files is small.")]
-MostOption = Annotated[int, typer.Option("--most", metavar="N", help="Show at most N queries, largest first.")]
+MostOption = Annotated[int, typer.Option("--most", metavar="N", min=1, help="Show at most N queries, largest first.")]
 SampleOption = Annotated[
     int, typer.Option("--sample", metavar="N", min=0, help="Sample about N rows; 0 estimates from column bounds.")
 ]
@@ -95,6 +95,7 @@ def audit(
     from floeplan.audit.job import audit as audit_reports
     from floeplan.audit.job import store_findings
     from floeplan.audit.reports import check_reports, default_reports
+    from floeplan.spark.session import spark_errors_translated
 
     options = AuditOptions(
         since=since_time(since, datetime.now(UTC)),
@@ -112,7 +113,11 @@ def audit(
     )
     location = reports or default_reports()
     check_reports(location, catalog)  # before Spark is started
-    with common.spinner("auditing"):
+    if findings is not None and "." not in findings:
+        raise InvalidOptionError(
+            f"--findings is {findings!r} but must be namespace.name", context={"option": "--findings"}
+        )
+    with common.spinner("auditing"), spark_errors_translated():
         result = audit_reports(common.spark_for(spark).needed("the audit"), location, options, catalog=catalog)
         if findings is not None:
             store_findings(result, findings, catalog)
@@ -212,7 +217,8 @@ def draw_candidates(result: AdviceResult) -> RenderableType:
     if result.unusable:
         parts.append(Text(f"! {counted(result.unusable, 'run')} without known literals ignored", "yellow"))
     if not result.candidates:
-        return Group(*parts, Text("no candidate reduces what the runs read"))
+        none = "no candidate reduces what the runs read" if result.runs else "no scan reports of this table"
+        return Group(*parts, Text(none))
     table = common.header_table("", "kind", "by", ">reads", ">of now", ">opens", ">of now", ">rewrites", "sure")
     for column in table.columns:
         column.no_wrap = column.header != "by"

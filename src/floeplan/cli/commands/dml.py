@@ -310,7 +310,8 @@ def _values(text: str | None, what: str) -> dict[str, object] | None:
 
 
 def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> object:
-    """The rows of ``--source``: a DataFrame if a session is open or the table is one of Spark's, otherwise Arrow."""
+    """The rows of ``--source``: a DataFrame if a session is open, otherwise Arrow or a path."""
+    from floeplan.catalog import load_table
     from floeplan.scan.model import ScanOptions
     from floeplan.scan.plan import plan_scan
     from floeplan.spark.session import spark_errors_translated
@@ -326,7 +327,9 @@ def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> obj
         if spark.session is None:
             return plan_scan(table, ref=ref, options=ScanOptions(report=False)).to_arrow()
         return read_table(spark.session, table, ref)
-    session = spark.needed("a table of Spark as the source of MERGE")
+    if spark.session is None:  # a session that is started now has no tables
+        return load_table(source, catalog)
+    session = spark.session
     with spark_errors_translated():
         frame = session.read.parquet(source) if is_path else session.table(source)
         frame.schema  # noqa: B018 - Spark Connect analyzes a plan only when something asks for its schema

@@ -100,7 +100,8 @@ def serve(
         server = ExplorerServer(service, port, host)
     except OSError as error:
         raise InvalidOptionError(
-            f"cannot listen on {host}, port {port}: {error.strerror}; choose another with --port, or 0 for a free one",
+            f"cannot listen on {host}, port {port}: {error.strerror}; choose another address with --host, or another "
+            "port with --port (0 picks a free one)",
             context={"option": "--port", "value": port, "host": host},
         ) from error
     if not server.is_local:
