@@ -88,6 +88,12 @@ def test_queries_are_flagged_with_their_reasons(spark: SparkSession, tmp_path: P
     assert (few.runs, few.flagged_total, len(few.flagged)) == (1, 1, 1)
 
 
+def test_queries_of_an_empty_table_are_no_finding(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [own_report(leaf("eq", "user", 7), kept=0, total=0), own_report(leaf("eq", "age", 7), kept=90, total=100)]
+    result = audit(spark, str(write_lines(tmp_path / "reports/scan.jsonl", lines)), AuditOptions(min_runs=0))
+    assert (result.queries, len(result.flagged)) == (2, 0)
+
+
 def test_long_literals_are_left_out_of_the_shape_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
     """With a pattern that recurses for every character they would end the JVM."""
     lists: list[list[Any]] = [list(range(100_000)), [f'a "{i}" ]\\' for i in range(20_000)]]
