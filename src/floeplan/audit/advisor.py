@@ -257,9 +257,9 @@ class _Advisor:
         return bool(np.median(layout.partition_bytes) * FAR_BELOW < self.target_bytes)
 
     def _least(self) -> float:
-        """The gain below which it depends on where files happen to be split: a file per run of the rarest predicate."""
+        """The gain below which it depends on where files happen to be split: a file at each end of a range."""
         rarest = min((runs for _, runs in self.workload.predicates), default=0)
-        return (float(self.sizes.mean()) + self.open_cost) * rarest
+        return 2 * (float(self.sizes.mean()) + self.open_cost) * rarest
 
     def _points(self, columns: Sequence[Column]) -> Points:
         """Rows where they can be read, else points between bounds."""

@@ -290,7 +290,8 @@ def _failure(error: Exception) -> FloeplanError:
 
 def _invalid_value(error: typer.TyperException) -> str | None:
     """The option, its value and what it must be, where a number was expected."""
-    found, parameter = getattr(error.__cause__, "errors", list)(), getattr(error, "param", None)
+    found: list[Any] = getattr(error.__cause__, "errors", list)()
+    parameter = getattr(error, "param", None)
     if not found or parameter is None:
         return None
     limits = {"greater_than_equal": ("at least", "ge"), "less_than_equal": ("at most", "le")}
