@@ -207,7 +207,8 @@ class _Advisor:
         coarser = coarser_spec(self.target.metadata, self.union, self.entries)
         for idea in (*layout_ideas(points, self.filtered, current), *coarser_ideas(coarser, columns, points)):
             layout = lay_out(points, idea.fields, self._keys(idea, points), self.target_bytes, self._read_at(idea))
-            if idea.kind != SPEC or not self._over_partitioned(layout, coarser):
+            same = len(layout.partition_bytes) == 1 and idea.kind == SPEC and idea.parts  # as if unpartitioned
+            if not same and (idea.kind != SPEC or not self._over_partitioned(layout, coarser)):
                 total = (len(self.entries), round(float(layout.files.sum())))
                 yield self._candidate(idea, points, (now, self._reads(layout)), total, int(self.sizes.sum()))
         if current:

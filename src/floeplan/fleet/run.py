@@ -165,6 +165,10 @@ class _Run:
     def run(self) -> MaintainResult:
         """Look, work, record."""
         names = self._names()
+        for rule in self.policy.rules:
+            if self.homes and not any(map(rule.matches, self.homes)):
+                place = f"{self.policy.source}:{rule.line}: " if self.policy.source else ""
+                self.notes.append(f"{place}no table matches {', '.join(rule.match)}")
         self._read_history()
         self._look(names)
         self.options.commit.step("looked")

@@ -244,6 +244,11 @@ def draw_candidates(result: AdviceResult) -> RenderableType:
         kinds.setdefault(candidate.basis, {})[candidate.kind] = None
     parts.append(table)
     parts += [Text(f"{', '.join(some)}: estimated from {basis}", style="dim") for basis, some in kinds.items()]
+    parts.append(
+        Text(
+            "ranked by bytes read, plus read.split.open-file-cost (4 MiB by default) for each file opened", style="dim"
+        )
+    )
     best = result.candidates[0]
     parts.append(Text(f"→ {best.command}", style="cyan"))
     if result.applied is not None:

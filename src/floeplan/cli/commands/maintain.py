@@ -174,7 +174,8 @@ def draw_explained(result: MaintainResult) -> RenderableType:
     every = _in_order(result)[:_MOST_TABLES]
     parts += [Text("\norder", style="bold")] if every else []
     parts += [Text(f"  {number}. {name} {one.work.kind}") for number, (name, one) in enumerate(every, 1)]
-    return Group(*parts, *([_GAINS] if every else []))
+    parts += [_GAINS] if every else []
+    return Group(*parts, *(Text(f"! {note}", style="yellow") for note in result.notes))
 
 
 def _settings(settings: Mapping[str, object]) -> RenderableType:
