@@ -269,9 +269,9 @@ def test_completion_without_a_catalog_makes_none(floeplan_home: Path, monkeypatc
 
 
 def test_help_has_groups_and_no_types_of_flags() -> None:
-    for arguments in (["--help"], ["expire", "--help"], ["rewrite", "-h"]):
+    for arguments in (["-h"], *([name, "--help"] for name in cli.COMMANDS if name != "count-rows")):
         shown = CliRunner().invoke(cli.app, arguments).stdout
-        assert "<bool>" not in shown
+        assert not {"<bool>", "<int>", "<float>", "<int range>", "<float range>", "[["} & set(shown.split())
     titles = ("Query", "Tables", "Change rows", "Layout", "Maintenance", "Explorer and servers", "Other")
     shown = CliRunner().invoke(cli.app, ["--help"]).stdout
     places = [shown.index(f"╭─ {title} ─") for title in titles]

@@ -40,24 +40,46 @@ FindingsOption = Annotated[
     str | None, typer.Option("--findings", metavar="TABLE", help="Also append the findings to this Iceberg table.")
 ]
 MinRatioOption = Annotated[
-    float, typer.Option("--min-ratio", help="Do not flag queries that keep a smaller fraction of the files.")
+    float,
+    typer.Option(
+        "--min-ratio", metavar="N", min=0, help="Do not flag queries that keep a smaller fraction of the files."
+    ),
 ]
 MinFactorOption = Annotated[
-    float, typer.Option("--min-factor", help="Flag queries that read this many times the expected rows.")
+    float,
+    typer.Option("--min-factor", metavar="N", min=0, help="Flag queries that read this many times the expected rows."),
 ]
-MinFilesOption = Annotated[int, typer.Option("--min-files", help="Do not flag queries that read fewer files per run.")]
-MinBytesOption = Annotated[int, typer.Option("--min-bytes", help="Do not flag queries that read fewer bytes per run.")]
-MinRunsOption = Annotated[int, typer.Option("--min-runs", help="Do not flag queries with fewer runs.")]
+MinFilesOption = Annotated[
+    int, typer.Option("--min-files", metavar="N", min=0, help="Do not flag queries that read fewer files per run.")
+]
+MinBytesOption = Annotated[
+    int, typer.Option("--min-bytes", metavar="N", min=0, help="Do not flag queries that read fewer bytes per run.")
+]
+MinRunsOption = Annotated[
+    int, typer.Option("--min-runs", metavar="N", min=0, help="Do not flag queries with fewer runs.")
+]
 AlertOption = Annotated[
-    int, typer.Option("--alert-bytes", help="Always flag queries that read this many bytes per run.")
+    int,
+    typer.Option(
+        "--alert-bytes",
+        metavar="N",
+        min=0,
+        help="Flag queries that read this many bytes per run, unless their filter explains it.",
+    ),
 ]
 DeletesOption = Annotated[
-    float, typer.Option("--deletes-per-file", help="Delete files per data file that count as a cause.")
+    float,
+    typer.Option("--deletes-per-file", metavar="N", min=0, help="Delete files per data file that count as a cause."),
 ]
 ManifestsOption = Annotated[
-    int, typer.Option("--min-manifests", help="Manifests per run that count as a cause if they are small.")
+    int,
+    typer.Option(
+        "--min-manifests", metavar="N", min=0, help="Manifests per run that count as a cause if they are small."
+    ),
 ]
-PerManifestOption = Annotated[float, typer.Option("--files-per-manifest", help="A manifest with fewer files is small.")]
+PerManifestOption = Annotated[
+    float, typer.Option("--files-per-manifest", metavar="N", min=0, help="A manifest with fewer files is small.")
+]
 MostOption = Annotated[int, typer.Option("--most", metavar="N", min=1, help="Show at most N queries, largest first.")]
 SampleOption = Annotated[
     int, typer.Option("--sample", metavar="N", min=0, help="Sample about N rows; 0 estimates from column bounds.")
@@ -84,7 +106,7 @@ def audit(
     min_manifests: ManifestsOption = _DEFAULTS.min_manifests,
     files_per_manifest: PerManifestOption = _DEFAULTS.files_per_manifest,
     most: MostOption = _DEFAULTS.most,
-    spark: common.SparkOption = None,
+    spark: common.SparkJobOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
@@ -179,7 +201,7 @@ def advise(
     kind: KindOption = None,
     most: CandidatesOption = 10,
     apply: ApplyOption = False,
-    spark: common.SparkOption = None,
+    spark: common.SparkRewriteOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:

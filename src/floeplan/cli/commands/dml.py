@@ -49,7 +49,7 @@ IsolationOption = Annotated[
 FilesDryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show which files would be dropped or read; change nothing.")
 ]
-FilesArgument = Annotated[list[str], typer.Argument(metavar="FILE…", help="Parquet files, or folders of them.")]
+FilesArgument = Annotated[list[str], typer.Argument(metavar="FILE", help="Parquet files, or folders of them.")]
 AddFilesOption = Annotated[
     bool, typer.Option("--add-files", help="Register the files in place instead of rewriting their rows.")
 ]
@@ -117,7 +117,7 @@ StatementArgument = Annotated[
     str,
     typer.Argument(
         metavar="STATEMENT",
-        help="INSERT, DELETE, UPDATE, MERGE, CREATE TABLE, ALTER TABLE … PARTITION FIELD, or CALL.",
+        help="A query, INSERT, DELETE, UPDATE, MERGE, CREATE TABLE, ALTER TABLE … PARTITION FIELD or CALL.",
     ),
 ]
 

@@ -36,7 +36,7 @@ def report(
     output: OutputOption,
     where: WheresOption = None,
     reports: ReportsOption = None,
-    spark: common.SparkOption = None,
+    spark: common.SparkJobOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
@@ -76,7 +76,7 @@ def serve(
         typer.Option("--allow-writes", help="Allow rewrites and spec upgrades from the pages, after a confirmation."),
     ] = False,
     reports: ReportsOption = None,
-    spark: common.SparkOption = None,
+    spark: common.SparkJobOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:

@@ -60,7 +60,7 @@ def maintain(
         Path | None, typer.Option("--metrics", metavar="FILE", help="Write metrics in Prometheus' text format.")
     ] = None,
     reports: common.ReportsOption = None,
-    spark: common.SparkOption = None,
+    spark: common.SparkRewriteOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from floeplan.dml.cherry_pick import CherryPickResult
 
 SettingsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Properties to set; none shows them all.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Properties to set; none shows them all.")
 ]
 UnsetOption = Annotated[
     list[str] | None, typer.Option("--unset", metavar="KEY", help="A property to remove; repeatable.")
 ]
-RefNameArgument = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Without a name, all are listed.")]
+RefNameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Without a name, all are listed.")]
 AtOption = Annotated[
     int | None, typer.Option("--at", metavar="ID", help="The snapshot; by default the current one of main.")
 ]
@@ -436,7 +436,7 @@ def _time(milliseconds: int) -> datetime:
 
 def list(
     namespace: Annotated[
-        str | None, typer.Argument(metavar="[NAMESPACE]", help="Only tables of this namespace and those in it.")
+        str | None, typer.Argument(metavar="NAMESPACE", help="Only tables of this namespace and those in it.")
     ] = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
