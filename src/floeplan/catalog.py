@@ -37,7 +37,7 @@ import floeplan.format4  # noqa: F401 - lets PyIceberg load tables of format 4
 from floeplan import object_stores
 from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
 from floeplan.opaque_types import accept_opaque_types
-from floeplan.text import reason, remember
+from floeplan.text import counted, reason, remember
 
 if TYPE_CHECKING:  # a first plan of a metadata file needs no catalog
     from pyiceberg.catalog import Catalog
@@ -286,7 +286,7 @@ def _hint(catalog: Catalog, namespace: str, name: str) -> str:
     except NoSuchNamespaceError:
         return f"; there is no namespace {namespace!r} either"
     close = difflib.get_close_matches(name, tables, n=3)
-    return f"; did you mean {' or '.join(close)}?" if close else f"; {namespace!r} has {len(tables)} tables"
+    return f"; did you mean {' or '.join(close)}?" if close else f"; {namespace!r} has {counted(len(tables), 'table')}"
 
 
 def _is_view(catalog: Catalog, name: str) -> bool:

@@ -54,6 +54,15 @@ def parse_age(text: str, option: str, unit: str = "d") -> timedelta:
         raise InvalidOptionError(message, context={"option": option, "value": text}) from None
 
 
+def time_text(milliseconds: int) -> str:
+    """Milliseconds since 1970 as a time in UTC; as a number where the calendar ends."""
+    try:
+        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return f"{milliseconds} ms since 1970"
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
+
+
 def age_text(age: timedelta) -> str:
     """An age in the largest unit of which it is a whole number: ``7d``, ``36h``."""
     seconds = age.total_seconds()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +88,22 @@ def test_queries_are_flagged_with_their_reasons(spark: SparkSession, tmp_path: P
     json.dumps(result.to_dict(), allow_nan=False)
     few = audit(spark, str(folder), AuditOptions(most=1, since=datetime(2024, 3, 2, tzinfo=UTC)))
     assert (few.runs, few.flagged_total, len(few.flagged)) == (1, 1, 1)
+
+
+def test_queries_of_an_empty_table_are_no_finding(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [own_report(leaf("eq", "user", 7), kept=0, total=0), own_report(leaf("eq", "age", 7), kept=90, total=100)]
+    result = audit(spark, str(write_lines(tmp_path / "reports/scan.jsonl", lines)), AuditOptions(min_runs=0))
+    assert (result.queries, len(result.flagged)) == (2, 0)
+
+
+@pytest.mark.matrix
+def test_nothing_but_the_result_reaches_the_terminal(tmp_path: Path) -> None:
+    """A JVM of its own, which prints a warning when it starts."""
+    folder = write_lines(tmp_path / "reports/scan.jsonl", [own_report(leaf("eq", "user", 7), kept=1, total=100)])
+    command = [sys.executable, "-m", "floeplan.cli", "audit", "--reports", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 query in 1 run" in done.stdout
 
 
 def test_long_literals_are_left_out_of_the_shape_of_a_query(spark: SparkSession, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_tiny_files_are_not_divided_further(tmp_path: Path) -> None:
     assert all(candidate.files_total[1] <= 90 for candidate in result.candidates)
     coarser = next(finding for finding in doctor(table.refresh()).findings if finding.kind == "over-partitioned")
     columns = [candidate.columns for candidate in result.candidates if candidate.kind == "spec"]
-    fixes = [f"partition by {', '.join(one)} instead" if one else "leave it unpartitioned" for one in columns]
+    fixes = [f"partition by {', '.join(one)} instead" if one else "make the table unpartitioned" for one in columns]
     assert any(fix in coarser.message for fix in fixes)
 
 

@@ -171,7 +171,7 @@ def test_a_result_can_have_a_nonzero_exit_code(capsys: pytest.CaptureFixture[str
         (["count-rows", "t", "--wat"], "unknown-option", "no such option: --wat; see 'floeplan count-rows --help'"),
         (["count-rows"], "invalid-option", "missing argument 'TABLE'; see 'floeplan count-rows --help'"),
         (["count-rows", "t", "--catalog"], "invalid-option", "option '--catalog' requires an argument"),
-        (["count-rows", "t", "--rows", "many"], "invalid-option", "invalid value for '--rows'"),
+        (["count-rows", "t", "--rows", "many"], "invalid-option", "--rows is 'many' but must be a number"),
     ],
 )
 def test_bad_usage_is_bad_input(
@@ -269,9 +269,9 @@ def test_completion_without_a_catalog_makes_none(floeplan_home: Path, monkeypatc
 
 
 def test_help_has_groups_and_no_types_of_flags() -> None:
-    for arguments in (["--help"], ["expire", "--help"], ["rewrite", "-h"]):
+    for arguments in (["-h"], *([name, "--help"] for name in cli.COMMANDS if name != "count-rows")):
         shown = CliRunner().invoke(cli.app, arguments).stdout
-        assert "<bool>" not in shown
+        assert not {"<bool>", "<int>", "<float>", "<int range>", "<float range>", "[["} & set(shown.split())
     titles = ("Query", "Tables", "Change rows", "Layout", "Maintenance", "Explorer and servers", "Other")
     shown = CliRunner().invoke(cli.app, ["--help"]).stdout
     places = [shown.index(f"╭─ {title} ─") for title in titles]

@@ -87,7 +87,7 @@ def test_snapshots_are_shown_newest_first(run: Json, ids: list[int], capsys: pyt
     assert len(run("snapshots", "db.t", "--limit", "1")["snapshots"]) == 1
     run("branch", "db.t", "old", "--at", str(ids[1]))
     assert [one["snapshot_id"] for one in run("snapshots", "db.t", "--branch", "old")["snapshots"]] == ids[1::-1]
-    assert "no branch nope" in failure(run, "snapshots", "db.t", "--branch", "nope")
+    assert "no branch or tag nope" in failure(run, "snapshots", "db.t", "--branch", "nope")
     assert main(["snapshots", "db.t"]) == 0
     assert "+1 file, +10 rows" in capsys.readouterr().out
 
@@ -152,7 +152,12 @@ def test_properties_are_shown_set_and_removed(run: Json, capsys: pytest.CaptureF
     assert (dry["set"], dry["properties"].get("a.b")) == ({"a.b": "1", "c": "x=y"}, None)
     assert run("properties", "db.t", "a.b=1", "c = x=y ")["properties"].items() >= {"a.b": "1", "c": "x=y"}.items()
     changed = run("properties", "db.t", "a.b=2", "--unset", "c", "--unset", "never-set")
-    assert changed["removed"] == ["c", "never-set"]
+    assert changed["removed"] == ["c"]
+    before = fp.load_table("db.t").metadata_location
+    assert run("properties", "db.t", "--unset", "never-set")["removed"] == []
+    assert fp.load_table("db.t").metadata_location == before
+    assert main(["properties", "db.t", "--unset", "never-set"]) == 0
+    assert capsys.readouterr().out == "db.t: nothing to remove\n"
     shown = run("properties", "db.t")["properties"]
     assert shown["a.b"] == "2"
     assert "c" not in shown

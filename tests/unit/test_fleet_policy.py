@@ -107,6 +107,7 @@ def test_every_setting_can_be_written_and_is_shown_as_it_is_written() -> None:
         ('timezone = "Mars"\n', 1, 'a time zone such as "Europe/Berlin"'),
         ('[defaults]\ncluster = "region"\n', 2, '"off", "advise" or a list of columns'),
         ("[defaults]\ndelete-ratio = 2\n", 2, "a fraction above 0 and at most 1"),
+        ('lease = "30s"\n', 1, 'lease must be at least "2m"'),
         ("tables = 3\n", 1, "write each rule as [[tables]]"),
         ("catalogs = []\n", 1, "text or a list of texts"),
         ("[defaults]\ncompact-min-files = 0\n", 2, "a whole number of at least 1"),

@@ -397,7 +397,7 @@ def test_an_upgrade_that_cannot_be_expressed_is_refused(tmp_path: Path) -> None:
         fp.upgrade_format(table, 4, dry_run=True)
     with pytest.raises(FloeplanError, match="the table has format 3, and no table can be downgraded"):
         fp.upgrade_format(table, 2, dry_run=True)
-    with pytest.raises(FloeplanError, match="format 5 is none of 2, 3, 4"):
+    with pytest.raises(FloeplanError, match="the format version is 5 but must be one of 2, 3, 4"):
         fp.upgrade_format(table, 5)
     with pytest.raises(FloeplanError, match="is read-only"):
         fp.upgrade_format(table, 3)

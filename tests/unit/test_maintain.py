@@ -499,6 +499,13 @@ def test_a_run_that_cannot_be_recorded_says_so(lake: SqlCatalog) -> None:
     assert result.exit_code == 0
 
 
+def test_a_rule_that_matches_no_table_is_named(lake: SqlCatalog) -> None:
+    rules = parse_policy('[[tables]]\nmatch = "db.*"\n[[tables]]\nmatch = ["bd.*", "x.y"]\n', "fleet.toml")
+    result = run(lake, rules, tables=("db.good",), dry_run=True)
+    assert result.notes == ("fleet.toml:3: no table matches bd.*, x.y",)
+    assert result.exit_code == 0
+
+
 def test_work_is_left_when_its_window_closes_during_the_run(lake: SqlCatalog) -> None:
     small_table(lake, "db.alpha", files=15)
     noon = datetime(2030, 3, 4, 12, tzinfo=UTC).timestamp()
@@ -592,7 +599,7 @@ def test_the_command(floeplan: Callable[..., tuple[int, str, str]], tmp_path: Pa
     [
         (["--budget-bytes", "many"], "--budget-bytes is 'many' but must be a size"),
         (["--policy", "none.toml"], "cannot read the policy none.toml"),
-        (["--metrics", "no/m.prom"], "--metrics no/m.prom: the folder does not exist"),
+        (["--metrics", "no/m.prom"], "--metrics no/m.prom is in a folder that does not exist"),
         (["db.none"], "no table 'db.none'"),
     ],
 )

@@ -207,7 +207,8 @@ class _Advisor:
         coarser = coarser_spec(self.target.metadata, self.union, self.entries)
         for idea in (*layout_ideas(points, self.filtered, current), *coarser_ideas(coarser, columns, points)):
             layout = lay_out(points, idea.fields, self._keys(idea, points), self.target_bytes, self._read_at(idea))
-            if idea.kind != SPEC or not self._over_partitioned(layout, coarser):
+            same = len(layout.partition_bytes) == 1 and idea.kind == SPEC and idea.parts  # as if unpartitioned
+            if not same and (idea.kind != SPEC or not self._over_partitioned(layout, coarser)):
                 total = (len(self.entries), round(float(layout.files.sum())))
                 yield self._candidate(idea, points, (now, self._reads(layout)), total, int(self.sizes.sum()))
         if current:
@@ -257,9 +258,9 @@ class _Advisor:
         return bool(np.median(layout.partition_bytes) * FAR_BELOW < self.target_bytes)
 
     def _least(self) -> float:
-        """The gain below which it depends on where files happen to be split: a file per run of the rarest predicate."""
+        """The gain below which it depends on where files happen to be split: a file at each end of a range."""
         rarest = min((runs for _, runs in self.workload.predicates), default=0)
-        return (float(self.sizes.mean()) + self.open_cost) * rarest
+        return 2 * (float(self.sizes.mean()) + self.open_cost) * rarest
 
     def _points(self, columns: Sequence[Column]) -> Points:
         """Rows where they can be read, else points between bounds."""

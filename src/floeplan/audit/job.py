@@ -144,7 +144,7 @@ def _result(queries: DataFrame, options: AuditOptions, catalog: str | None) -> A
 
     # A query is flagged for poor pruning, many deletes or manifests, or for reading ``alert_bytes`` that its
     # selectivity does not explain.
-    ratio, selectivity = "files_known / files_total", "coalesce(selectivity_sum / nullif(estimated, 0), 0)"
+    ratio, selectivity = "files_known / nullif(files_total, 0)", "coalesce(selectivity_sum / nullif(estimated, 0), 0)"
     unexplained = f"{ratio} > {options.min_factor} * {selectivity}"
     poorly_pruned = f"badly_pruned * 2 > runs AND {ratio} >= {options.min_ratio} AND {unexplained}"
     in_most_runs = {reason: f"reason_{at} * 2 > runs" for at, reason in enumerate(REASONS)}

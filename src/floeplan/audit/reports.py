@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 
@@ -65,7 +66,7 @@ def are_files(reports: str) -> bool:
     return False
 
 
-def check_reports(reports: str, catalog: str | None) -> None:
+def check_reports(reports: str, catalog: str | Catalog | None) -> None:
     """Check that the scan reports exist, without starting Spark.
 
     Raises:

@@ -88,6 +88,25 @@ SparkOption = Annotated[
     ),
 ]
 
+SparkRewriteOption = Annotated[
+    str | None,
+    typer.Option(
+        "--spark",
+        metavar="URL",
+        envvar="FLOEPLAN_SPARK",
+        help="Run on this Spark session; by default in this process, on all cores.",
+    ),
+]
+SparkJobOption = Annotated[
+    str | None,
+    typer.Option(
+        "--spark",
+        metavar="URL",
+        envvar="FLOEPLAN_SPARK",
+        help="Run the audit of scan reports on this Spark session; local[*] by default.",
+    ),
+]
+
 ReportsOption = Annotated[
     str | None,
     typer.Option(

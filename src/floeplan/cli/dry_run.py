@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,12 @@ from floeplan.dml.assign import compile_assignments
 from floeplan.dml.commit import ChangeBuilder
 from floeplan.dml.delete_update import drop_files, plan_rows, refuse_moves
 from floeplan.dml.target import Command, resolve
+from floeplan.errors import UnsupportedError
 from floeplan.predicate.names import Names
+from floeplan.predicate.rows.arrow_columns import typed_columns_of
 from floeplan.predicate.stats import TriState
 from floeplan.scan.plan import ScanPlan
+from floeplan.scan.projection import arrow_schema
 from floeplan.text import counted, human_bytes
 
 
@@ -58,7 +62,10 @@ def plan_change(
     """
     target = resolve(table, Command.DELETE if assigned is None else Command.UPDATE, **options)
     if assigned is not None:
-        compile_assignments(assigned, target.schema, Names(target.schema, case_sensitive))
+        assignments = compile_assignments(assigned, target.schema, Names(target.schema, case_sensitive))
+        no_rows = arrow_schema(target.schema).empty_table()
+        with suppress(UnsupportedError):  # what Arrow cannot evaluate is Spark's to check
+            assignments.update(no_rows, typed_columns_of(no_rows, target.schema), no_rows.schema)
     plan = plan_rows(target, where, None, case_sensitive)
     # A delete drops a file of which all rows match. An update reads it, because its rows get new values.
     changes, whole = ChangeBuilder(), (plan.files.states == TriState.TRUE) & (assigned is None)

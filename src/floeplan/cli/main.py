@@ -278,7 +278,7 @@ def _failure(error: Exception) -> FloeplanError:
     if isinstance(error, FloeplanError):
         return error
     if isinstance(error, typer.TyperException):
-        message = error.format_message().rstrip(".")
+        message = _invalid_value(error) or error.format_message().rstrip(".")
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "floeplan"
         usage: type[BadInputError] = UnknownOptionError if message.startswith("No such") else InvalidOptionError
@@ -286,6 +286,18 @@ def _failure(error: Exception) -> FloeplanError:
     # Unexpected: the base class is not safe_to_clean, so no file is deleted because of it.
     name = type(error).__name__
     return FloeplanError(f"{reason(error)} (-v shows the traceback)", kind="unexpected", context={"exception": name})
+
+
+def _invalid_value(error: typer.TyperException) -> str | None:
+    """The option, its value and what it must be, where a number was expected."""
+    found: list[Any] = getattr(error.__cause__, "errors", list)()
+    parameter = getattr(error, "param", None)
+    if not found or parameter is None:
+        return None
+    limits = {"greater_than_equal": ("at least", "ge"), "less_than_equal": ("at most", "le")}
+    words, limit = limits.get(found[0]["type"], ("a whole number" if "int" in found[0]["type"] else "a number", ""))
+    expected = f"{words} {found[0]['ctx'][limit]}" if limit else words
+    return f"{max(parameter.opts, key=len)} is {found[0]['input']!r} but must be {expected}"
 
 
 def run() -> None:

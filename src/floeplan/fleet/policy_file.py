@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from floeplan.errors import InvalidOptionError
+from floeplan.fleet.lease import SKEW
 from floeplan.fleet.policy import (
     ADVISE,
     DAYS,
@@ -235,6 +236,13 @@ def _orphan_age(value: Any) -> timedelta:
     return age
 
 
+def _lease(value: Any) -> timedelta:
+    lasts = parse_duration(value)
+    if lasts < 4 * SKEW:
+        raise ExpectedError('at least "2m", because the clocks of two machines may differ by 30 seconds')
+    return lasts
+
+
 def _choice(*choices: str) -> Parser:
     def parse(value: Any) -> str:
         if value not in choices:
@@ -285,7 +293,7 @@ def _window(text: str, zone: ZoneInfo) -> Window:
     return Window(text, frozenset(days), start, end, zone)
 
 
-_TOP: Mapping[str, Parser] = {"catalogs": _texts, "runs": _text, "reports": _text, "lease": parse_duration}
+_TOP: Mapping[str, Parser] = {"catalogs": _texts, "runs": _text, "reports": _text, "lease": _lease}
 _BUDGET: Mapping[str, Parser] = {"bytes": parse_size, "minutes": _number, "files": _count}
 
 

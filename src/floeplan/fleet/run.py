@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 
-from floeplan.audit.reports import default_reports
+from floeplan.audit.reports import check_reports, default_reports
 from floeplan.catalog import existing_catalog, list_tables, load_table
 from floeplan.errors import CommitConflictError, FloeplanError, InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import Lease, LeaseHeldError, foreign_maintenance
@@ -135,6 +135,8 @@ def run_maintenance(
     policy = options.resolved()
     names: Sequence[str | None] = [catalog] if isinstance(catalog, str) else policy.catalogs or [None]
     catalogs = [catalog] if isinstance(catalog, Catalog) else [existing_catalog(name) for name in names]
+    if options.reports is not None:
+        check_reports(options.reports, catalogs[0])
     return _Run(options, policy, catalogs, spark).run()
 
 
@@ -163,6 +165,10 @@ class _Run:
     def run(self) -> MaintainResult:
         """Look, work, record."""
         names = self._names()
+        for rule in self.policy.rules:
+            if self.homes and not any(map(rule.matches, self.homes)):
+                place = f"{self.policy.source}:{rule.line}: " if self.policy.source else ""
+                self.notes.append(f"{place}no table matches {', '.join(rule.match)}")
         self._read_history()
         self._look(names)
         self.options.commit.step("looked")

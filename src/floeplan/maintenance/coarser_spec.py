@@ -68,12 +68,12 @@ class CoarserSpec:
         """What is wrong, and what the coarser spec would do about it."""
         before, after = self.files
         fields = ", ".join(term.sql for term in self.terms)
-        fix = f"partition by {fields} instead" if fields else "leave it unpartitioned"
+        fix = f"partition by {fields} instead" if fields else "make the table unpartitioned"
         return (
-            f"{counted(self.partitions[0], 'partition')} with a median of {human_bytes(self.median[0])}, far below the "
-            f"target file size of {human_bytes(self.target)}, which a rewrite cannot merge: {fix}; "
-            f"{counted(before, 'file')} would become {after:,}, in {counted(self.partitions[1], 'partition')} with a "
-            f"median of {human_bytes(self.median[1])}"
+            f"{counted(self.partitions[0], 'partition')} with a median size of {human_bytes(self.median[0])}, far "
+            f"below the target file size of {human_bytes(self.target)}; a rewrite does not merge across partitions: "
+            f"{fix}; {counted(before, 'file')} would become {after:,}, in {counted(self.partitions[1], 'partition')} "
+            f"with a median size of {human_bytes(self.median[1])}"
         )
 
     def command(self, table: str) -> str:

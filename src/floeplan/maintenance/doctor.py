@@ -64,7 +64,7 @@ from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.spec_upgrade.entry_moves import DeleteCheck, RepairResult, repair_deletes
-from floeplan.snapshot.reader import SnapshotReader
+from floeplan.snapshot.reader import SnapshotReader, resolve_target
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.dangling import dangling_deletes, dangling_deletes_of_one_file
@@ -182,6 +182,7 @@ def doctor(
         catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
     loaded = load_table(table, catalog)
+    resolve_target(loaded, ref=branch)  # refuses a branch that does not exist
     repaired, manifests = None, 0
     if repair:
         manifests = repair_summaries(loaded, branch=branch, options=commit)

@@ -173,7 +173,7 @@ def _considered(
 ) -> Mask:
     """The position delete files among the deletes of a plan that apply to data files which may match."""
     position = np.isin(files.delete_kinds, _POSITIONS)
-    if where is None or not position.any():
+    if where is None:
         return position
     matching = plan_rows(target, where, spark).files.deletes.path
     return position & to_mask(pc.is_in(files.deletes.path, value_set=matching))

@@ -92,11 +92,10 @@ class RewriteManifestsResult(Displayed):
         def average(name: str) -> float:
             return float(sum(getattr(one, name) * one.entries for one in self.specs)) / weight
 
-        def opened(when: str) -> str:
-            manifests = f"{average(f'opened_{when}'):.1f}".removesuffix(".0")
-            return f"{manifests} ({average(f'read_{when}'):,.0f} entries)"
-
-        return f"a filter on one partition opens {opened('after')} instead of {opened('before')}"
+        after, before = (f"{average(f'opened_{when}'):.1f}".removesuffix(".0") for when in ("after", "before"))
+        entries = [f"{average(f'read_{when}'):,.0f}" for when in ("after", "before")]
+        fewer = f" ({' instead of '.join(entries)} entries)" if entries[0] != entries[1] else ""
+        return f"a scan of one partition opens {after} instead of {before} manifests{fewer}"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""

@@ -42,6 +42,7 @@ from floeplan.metadata.manifests.stats import manifest_stats
 from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import DELETE_COLUMNS, RememberAnswer, ScanDeletes
+from floeplan.times import time_text
 from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ def resolve_target(
     if timestamp_ms is not None:
         past = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= timestamp_ms]
         if not past:
+            log = table.metadata.snapshot_log
+            first = f"; its first is of {time_text(log[0].timestamp_ms)}" if log else ""
             raise UnknownSnapshotError(
-                f"table has no snapshot as old as {timestamp_ms} ms since the epoch",
+                f"table has no snapshot as old as {time_text(timestamp_ms)}{first}",
                 context={"timestamp_ms": timestamp_ms},
             )
         snapshot_id = past[-1].snapshot_id

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ Result = TypeVar("Result")
 
 _CONNECT = "sc://"
 _ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_INCUBATOR = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 _MASTERS = ("local[", "spark://", "k8s://", _CONNECT)
 
 
@@ -51,10 +53,31 @@ def open_session(url: str) -> SparkSession:
     level = "ERROR" if logging.getLogger("floeplan").isEnabledFor(logging.INFO) else "OFF"
     if os.environ.keys() & {"SPARK_CONF_DIR", "SPARK_HOME"}:
         # Where Spark is configured by hand, its own configuration says where the log goes.
-        return builder.config("spark.log.level", level).getOrCreate()
-    configuration = Path(__file__).with_name("log4j2.properties").as_uri()
-    log_options = f"-Dlog4j2.configurationFile={configuration} -Dfloeplan.log.level={level}"
-    return builder.config("spark.driver.defaultJavaOptions", log_options).getOrCreate()
+        builder = builder.config("spark.log.level", level)
+    else:
+        configuration = Path(__file__).with_name("log4j2.properties").as_uri()
+        log_options = f"-Dlog4j2.configurationFile={configuration} -Dfloeplan.log.level={level}"
+        builder = builder.config("spark.driver.defaultJavaOptions", log_options)
+    with _filtered_stderr():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _filtered_stderr() -> Iterator[None]:
+    """Let a process that starts now write to our stderr, without the warning that every JVM of Spark prints first."""
+    stderr, (read, write) = os.dup(2), os.pipe()
+
+    def forward() -> None:
+        while chunk := os.read(read, 1 << 16):
+            os.write(stderr, chunk.replace(_INCUBATOR, b""))
+
+    threading.Thread(target=forward, name="floeplan-stderr", daemon=True).start()
+    os.dup2(write, 2)
+    os.close(write)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
 
 
 def active_session() -> SparkSession | None:

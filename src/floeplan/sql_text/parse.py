@@ -64,8 +64,8 @@ def parse_statement(text: str) -> parsed.Statement:
             context={"statement": first},
         )
     raise BadInputError(
-        f"{first} is not supported; queries, INSERT, DELETE, UPDATE, MERGE and ALTER TABLE … PARTITION FIELD are: "
-        f"{excerpt(one_line(text))}",
+        f"{first} is not supported; supported are queries, INSERT, DELETE, UPDATE, MERGE, CREATE TABLE, "
+        f"ALTER TABLE … PARTITION FIELD and CALL: {excerpt(one_line(text))}",
         context={"statement": first},
     )
 

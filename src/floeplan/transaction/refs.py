@@ -178,15 +178,14 @@ def _create(
         if target is None:
             raise BadInputError(f"cannot create {name}: the table has no snapshot yet", context={"ref": name})
         known = now.refs.get(name)
-        if known is not None and not replace:
-            raise BadInputError(
-                f"{known.snapshot_ref_type} {name} exists already, at snapshot {known.snapshot_id}; "
-                "replace it or drop it",
-                context={"ref": name},
-            )
         if known is not None and known.snapshot_ref_type is not kind:
             raise BadInputError(
-                f"{name} is a {known.snapshot_ref_type}, not a {kind}: drop it first", context={"ref": name}
+                f"{name} is a {known.snapshot_ref_type}, not a {kind}: choose another name", context={"ref": name}
+            )
+        if known is not None and not replace:
+            raise BadInputError(
+                f"{kind} {name} exists already, at snapshot {known.snapshot_id}; replace it or drop it",
+                context={"ref": name},
             )
         kept = asdict(retention or Retention())
         return SnapshotRef.model_validate({"snapshot-id": _snapshot_id(now, target), "type": kind, **kept})

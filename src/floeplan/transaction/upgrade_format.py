@@ -90,7 +90,9 @@ def upgrade_format(
         UnsupportedError: The table has something that the format cannot express.
     """
     if to not in _MODELS:
-        raise InvalidOptionError(f"format {to} is none of {', '.join(map(str, _MODELS))}", context={"to": to})
+        raise InvalidOptionError(
+            f"the format version is {to} but must be one of {', '.join(map(str, _MODELS))}", context={"to": to}
+        )
     loaded = load_table(table, catalog)
     if dry_run:
         return _result(loaded, to, dry_run=True)

@@ -40,25 +40,47 @@ FindingsOption = Annotated[
     str | None, typer.Option("--findings", metavar="TABLE", help="Also append the findings to this Iceberg table.")
 ]
 MinRatioOption = Annotated[
-    float, typer.Option("--min-ratio", help="Do not flag queries that keep a smaller fraction of the files.")
+    float,
+    typer.Option(
+        "--min-ratio", metavar="N", min=0, help="Do not flag queries that keep a smaller fraction of the files."
+    ),
 ]
 MinFactorOption = Annotated[
-    float, typer.Option("--min-factor", help="Flag queries that read this many times the expected rows.")
+    float,
+    typer.Option("--min-factor", metavar="N", min=0, help="Flag queries that read this many times the expected rows."),
 ]
-MinFilesOption = Annotated[int, typer.Option("--min-files", help="Do not flag queries that read fewer files per run.")]
-MinBytesOption = Annotated[int, typer.Option("--min-bytes", help="Do not flag queries that read fewer bytes per run.")]
-MinRunsOption = Annotated[int, typer.Option("--min-runs", help="Do not flag queries with fewer runs.")]
+MinFilesOption = Annotated[
+    int, typer.Option("--min-files", metavar="N", min=0, help="Do not flag queries that read fewer files per run.")
+]
+MinBytesOption = Annotated[
+    int, typer.Option("--min-bytes", metavar="N", min=0, help="Do not flag queries that read fewer bytes per run.")
+]
+MinRunsOption = Annotated[
+    int, typer.Option("--min-runs", metavar="N", min=0, help="Do not flag queries with fewer runs.")
+]
 AlertOption = Annotated[
-    int, typer.Option("--alert-bytes", help="Always flag queries that read this many bytes per run.")
+    int,
+    typer.Option(
+        "--alert-bytes",
+        metavar="N",
+        min=0,
+        help="Flag queries that read this many bytes per run, unless their filter explains it.",
+    ),
 ]
 DeletesOption = Annotated[
-    float, typer.Option("--deletes-per-file", help="Delete files per data file that count as a cause.")
+    float,
+    typer.Option("--deletes-per-file", metavar="N", min=0, help="Delete files per data file that count as a cause."),
 ]
 ManifestsOption = Annotated[
-    int, typer.Option("--min-manifests", help="Manifests per run that count as a cause if they are small.")
+    int,
+    typer.Option(
+        "--min-manifests", metavar="N", min=0, help="Manifests per run that count as a cause if they are small."
+    ),
 ]
-PerManifestOption = Annotated[float, typer.Option("--files-per-manifest", help="A manifest with fewer files is small.")]
-MostOption = Annotated[int, typer.Option("--most", metavar="N", help="Show at most N queries, largest first.")]
+PerManifestOption = Annotated[
+    float, typer.Option("--files-per-manifest", metavar="N", min=0, help="A manifest with fewer files is small.")
+]
+MostOption = Annotated[int, typer.Option("--most", metavar="N", min=1, help="Show at most N queries, largest first.")]
 SampleOption = Annotated[
     int, typer.Option("--sample", metavar="N", min=0, help="Sample about N rows; 0 estimates from column bounds.")
 ]
@@ -84,7 +106,7 @@ def audit(
     min_manifests: ManifestsOption = _DEFAULTS.min_manifests,
     files_per_manifest: PerManifestOption = _DEFAULTS.files_per_manifest,
     most: MostOption = _DEFAULTS.most,
-    spark: common.SparkOption = None,
+    spark: common.SparkJobOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
@@ -95,6 +117,7 @@ def audit(
     from floeplan.audit.job import audit as audit_reports
     from floeplan.audit.job import store_findings
     from floeplan.audit.reports import check_reports, default_reports
+    from floeplan.spark.session import spark_errors_translated
 
     options = AuditOptions(
         since=since_time(since, datetime.now(UTC)),
@@ -112,7 +135,11 @@ def audit(
     )
     location = reports or default_reports()
     check_reports(location, catalog)  # before Spark is started
-    with common.spinner("auditing"):
+    if findings is not None and "." not in findings:
+        raise InvalidOptionError(
+            f"--findings is {findings!r} but must be namespace.name", context={"option": "--findings"}
+        )
+    with common.spinner("auditing"), spark_errors_translated():
         result = audit_reports(common.spark_for(spark).needed("the audit"), location, options, catalog=catalog)
         if findings is not None:
             store_findings(result, findings, catalog)
@@ -174,7 +201,7 @@ def advise(
     kind: KindOption = None,
     most: CandidatesOption = 10,
     apply: ApplyOption = False,
-    spark: common.SparkOption = None,
+    spark: common.SparkRewriteOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
@@ -212,7 +239,8 @@ def draw_candidates(result: AdviceResult) -> RenderableType:
     if result.unusable:
         parts.append(Text(f"! {counted(result.unusable, 'run')} without known literals ignored", "yellow"))
     if not result.candidates:
-        return Group(*parts, Text("no candidate reduces what the runs read"))
+        none = "no candidate reduces what the runs read" if result.runs else "no scan reports of this table"
+        return Group(*parts, Text(none))
     table = common.header_table("", "kind", "by", ">reads", ">of now", ">opens", ">of now", ">rewrites", "sure")
     for column in table.columns:
         column.no_wrap = column.header != "by"
@@ -238,6 +266,11 @@ def draw_candidates(result: AdviceResult) -> RenderableType:
         kinds.setdefault(candidate.basis, {})[candidate.kind] = None
     parts.append(table)
     parts += [Text(f"{', '.join(some)}: estimated from {basis}", style="dim") for basis, some in kinds.items()]
+    parts.append(
+        Text(
+            "ranked by bytes read, plus read.split.open-file-cost (4 MiB by default) for each file opened", style="dim"
+        )
+    )
     best = result.candidates[0]
     parts.append(Text(f"→ {best.command}", style="cyan"))
     if result.applied is not None:

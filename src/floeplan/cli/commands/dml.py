@@ -49,7 +49,7 @@ IsolationOption = Annotated[
 FilesDryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show which files would be dropped or read; change nothing.")
 ]
-FilesArgument = Annotated[list[str], typer.Argument(metavar="FILE…", help="Parquet files, or folders of them.")]
+FilesArgument = Annotated[list[str], typer.Argument(metavar="FILE", help="Parquet files, or folders of them.")]
 AddFilesOption = Annotated[
     bool, typer.Option("--add-files", help="Register the files in place instead of rewriting their rows.")
 ]
@@ -117,7 +117,7 @@ StatementArgument = Annotated[
     str,
     typer.Argument(
         metavar="STATEMENT",
-        help="INSERT, DELETE, UPDATE, MERGE, CREATE TABLE, ALTER TABLE … PARTITION FIELD, or CALL.",
+        help="A query, INSERT, DELETE, UPDATE, MERGE, CREATE TABLE, ALTER TABLE … PARTITION FIELD or CALL.",
     ),
 ]
 
@@ -310,7 +310,8 @@ def _values(text: str | None, what: str) -> dict[str, object] | None:
 
 
 def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> object:
-    """The rows of ``--source``: a DataFrame if a session is open or the table is one of Spark's, otherwise Arrow."""
+    """The rows of ``--source``: a DataFrame if a session is open, otherwise Arrow or a path."""
+    from floeplan.catalog import load_table
     from floeplan.scan.model import ScanOptions
     from floeplan.scan.plan import plan_scan
     from floeplan.spark.session import spark_errors_translated
@@ -326,7 +327,9 @@ def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> obj
         if spark.session is None:
             return plan_scan(table, ref=ref, options=ScanOptions(report=False)).to_arrow()
         return read_table(spark.session, table, ref)
-    session = spark.needed("a table of Spark as the source of MERGE")
+    if spark.session is None:  # a session that is started now has no tables
+        return load_table(source, catalog)
+    session = spark.session
     with spark_errors_translated():
         frame = session.read.parquet(source) if is_path else session.table(source)
         frame.schema  # noqa: B018 - Spark Connect analyzes a plan only when something asks for its schema

@@ -36,7 +36,7 @@ def report(
     output: OutputOption,
     where: WheresOption = None,
     reports: ReportsOption = None,
-    spark: common.SparkOption = None,
+    spark: common.SparkJobOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
@@ -76,7 +76,7 @@ def serve(
         typer.Option("--allow-writes", help="Allow rewrites and spec upgrades from the pages, after a confirmation."),
     ] = False,
     reports: ReportsOption = None,
-    spark: common.SparkOption = None,
+    spark: common.SparkJobOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
@@ -100,7 +100,8 @@ def serve(
         server = ExplorerServer(service, port, host)
     except OSError as error:
         raise InvalidOptionError(
-            f"cannot listen on {host}, port {port}: {error.strerror}; choose another with --port, or 0 for a free one",
+            f"cannot listen on {host}, port {port}: {error.strerror}; choose another address with --host, or another "
+            "port with --port (0 picks a free one)",
             context={"option": "--port", "value": port, "host": host},
         ) from error
     if not server.is_local:

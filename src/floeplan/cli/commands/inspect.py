@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -184,6 +185,10 @@ def entries(
         raise BadInputError("--leaf-entries and --keep-manifests need --layout v4, which writes to a folder")
     if (root is None) == (layout is EntriesLayout.V3):
         raise BadInputError("--layout v3 needs --root FILE, the root of a metadata tree, and --root needs --layout v3")
+    is_file, path = layout is EntriesLayout.FILE, Path(output)
+    if path.is_dir() if is_file else path.is_file():
+        found, expected = ("folder", "file") if is_file else ("file", "folder")
+        raise BadInputError(f"-o {output} is a {found}, and a {expected} is expected", context={"option": "-o"})
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref)
     if root is not None:
         from floeplan.metadata.root import open_root

@@ -60,7 +60,7 @@ def maintain(
         Path | None, typer.Option("--metrics", metavar="FILE", help="Write metrics in Prometheus' text format.")
     ] = None,
     reports: common.ReportsOption = None,
-    spark: common.SparkOption = None,
+    spark: common.SparkRewriteOption = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
@@ -74,9 +74,9 @@ def maintain(
     from floeplan.fleet.run import MaintainOptions, run_maintenance
     from floeplan.spark.session import open_session
 
-    if metrics is not None and not metrics.absolute().parent.is_dir():
-        message = f"--metrics {metrics}: the folder does not exist"
-        raise InvalidOptionError(message, context={"option": "--metrics"})
+    if metrics is not None and (metrics.is_dir() or not metrics.absolute().parent.is_dir()):
+        reason = "is a folder, and a file is expected" if metrics.is_dir() else "is in a folder that does not exist"
+        raise InvalidOptionError(f"--metrics {metrics} {reason}", context={"option": "--metrics"})
     options = MaintainOptions(
         tables=tuple(tables or ()),
         policy=policy,
@@ -114,9 +114,10 @@ def draw(result: MaintainResult) -> RenderableType:
             parts.append(Text(f"and {counted(len(shown) - _MOST_TABLES, 'more table')}; --json has them all"))
     parts += [Text(f"! {table.table}: {table.error}", style="red") for table in result.tables if table.error]
     parts += _work(result)
-    parts += [
-        Text(f"{table.table} waits: {text}", style="dim") for table in shown[:_MOST_TABLES] for text in table.waits
-    ]
+    for table in shown[:_MOST_TABLES]:
+        parts += [Text(f"{table.table} waits: {text}", style="dim") for text in table.waits]
+        if not table.work and not table.waits:  # what is left is for the owner of the table
+            parts += [Text(f"{table.table} {one.kind}: {one.message}", style="dim") for one in table.findings]
     parts += [Text(f"! {note}", style="yellow") for note in result.notes]
     if result.not_looked_at:
         missed = counted(len(result.not_looked_at), "table")
@@ -165,14 +166,16 @@ def draw_explained(result: MaintainResult) -> RenderableType:
         parts.append(Text(f"\n{table.table}  {table.health}; {origin}", style="bold"))
         own = {name: value for name, value in table.settings.to_dict().items() if value != defaults[name]}
         parts += [_settings(own)] if own else []
-        parts += [_explained(one) for one in table.work] or [Text("  nothing to do", style="dim")]
+        parts += [Text(f"  {one.kind}: {one.message}", style="dim") for one in table.findings]
+        parts += [_explained(one) for one in table.work] or [Text("  no work", style="dim")]
         parts += [Text(f"  waits: {text}", style="yellow") for text in table.waits]
         parts += [Text(f"  yields: {table.foreign}", style="yellow")] if table.foreign else []
         parts += [Text(f"  ! {table.error}", style="red")] if table.error else []
     every = _in_order(result)[:_MOST_TABLES]
     parts += [Text("\norder", style="bold")] if every else []
     parts += [Text(f"  {number}. {name} {one.work.kind}") for number, (name, one) in enumerate(every, 1)]
-    return Group(*parts, *([_GAINS] if every else []))
+    parts += [_GAINS] if every else []
+    return Group(*parts, *(Text(f"! {note}", style="yellow") for note in result.notes))
 
 
 def _settings(settings: Mapping[str, object]) -> RenderableType:

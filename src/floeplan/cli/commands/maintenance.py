@@ -150,7 +150,7 @@ def rewrite_deletes(
     ] = 5,
     dry_run: common.DryRunOption = False,
     branch: common.BranchOption = None,
-    spark: common.SparkOption = None,
+    spark: common.SparkRewriteOption = None,
     trust_lists: common.TrustListsOption = False,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,

@@ -249,6 +249,10 @@ def _check_options(*, count: bool, limited: bool, format_: str | None, output: P
         raise InvalidOptionError("--format writes rows to stdout, where --json writes its document; add -o FILE")
     if output is not None and not output.parent.is_dir():
         raise InvalidOptionError(f"--output: no such folder: {output.parent}", context={"folder": str(output.parent)})
+    if output is not None and output.is_dir():
+        raise InvalidOptionError(
+            f"--output {output} is a folder, and a file is expected", context={"folder": str(output)}
+        )
 
 
 def _answer_of_spark(plan: ScanPlan, spark: SparkSession, count: bool, limit: int | None) -> Answer:

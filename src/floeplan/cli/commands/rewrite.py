@@ -77,15 +77,6 @@ ProgressOption = Annotated[
         autocompletion=completion.one_of("auto", "bar", "json", "none"),
     ),
 ]
-RewriteSparkOption = Annotated[
-    str | None,
-    typer.Option(
-        "--spark",
-        metavar="URL",
-        envvar="FLOEPLAN_SPARK",
-        help="Run on this Spark session; by default in this process, on all cores.",
-    ),
-]
 
 
 def rewrite(
@@ -100,7 +91,7 @@ def rewrite(
     option: OptionOption = None,
     branch: common.BranchOption = None,
     progress: ProgressOption = "auto",
-    spark: RewriteSparkOption = None,
+    spark: common.SparkRewriteOption = None,
     case_insensitive: common.CaseOption = False,
     no_cache: common.NoCacheOption = False,
     trust_lists: common.TrustListsOption = False,
@@ -259,7 +250,7 @@ def upgrade_spec(
     ] = "0s",
     dry_run: common.DryRunOption = False,
     branch: common.BranchOption = None,
-    spark: common.SparkOption = None,
+    spark: common.SparkRewriteOption = None,
     trust_lists: common.TrustListsOption = False,
     allow_late_equality_deletes: common.LateDeletesOption = False,
     catalog: common.CatalogOption = None,

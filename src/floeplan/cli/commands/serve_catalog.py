@@ -93,19 +93,29 @@ def serve_catalog(
         bool, typer.Option("--plain-http", help="Serve plain HTTP also on an address that is not loopback.")
     ] = False,
     max_body_bytes: Annotated[
-        int, typer.Option("--max-body-bytes", min=1, help="Largest body of a planning request.")
+        int, typer.Option("--max-body-bytes", metavar="N", min=1, help="Largest body of a planning request.")
     ] = 1024 * 1024,
-    max_plans: Annotated[int, typer.Option("--max-plans", min=1, help="Plans at once.")] = 4,
+    max_plans: Annotated[int, typer.Option("--max-plans", metavar="N", min=1, help="Plans at once.")] = 4,
     max_waiting: Annotated[
-        int, typer.Option("--max-waiting", min=0, help="Requests that may wait for a plan to end; others get 429.")
+        int,
+        typer.Option(
+            "--max-waiting", metavar="N", min=0, help="Requests that may wait for a plan to end; others get 429."
+        ),
     ] = 256,
-    page_bytes: Annotated[int, typer.Option("--page-bytes", min=1, help="JSON of one page of a plan.")] = 1024 * 1024,
-    plan_seconds: Annotated[float, typer.Option("--plan-seconds", min=0.001, help="Deadline of a plan.")] = 60.0,
+    page_bytes: Annotated[
+        int, typer.Option("--page-bytes", metavar="N", min=1, help="JSON of one page of a plan.")
+    ] = 1024 * 1024,
+    plan_seconds: Annotated[
+        float, typer.Option("--plan-seconds", metavar="N", min=0.001, help="Deadline of a plan.")
+    ] = 60.0,
     upstream_seconds: Annotated[
-        float, typer.Option("--upstream-seconds", min=0.001, help="Longest wait for the upstream catalog.")
+        float, typer.Option("--upstream-seconds", metavar="N", min=0.001, help="Longest wait for the upstream catalog.")
     ] = 60.0,
     shutdown_seconds: Annotated[
-        int, typer.Option("--shutdown-seconds", min=0, help="How long running requests may take after SIGTERM.")
+        int,
+        typer.Option(
+            "--shutdown-seconds", metavar="N", min=0, help="How long running requests may take after SIGTERM."
+        ),
     ] = 60,
     json: common.JsonOption = False,
 ) -> None:

@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from floeplan.cli import common
-from floeplan.errors import InvalidOptionError, UnknownSnapshotError
+from floeplan.errors import InvalidOptionError
 from floeplan.text import counted
 from floeplan.times import age_text, epoch_ms, is_age, parse_age
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from floeplan.dml.cherry_pick import CherryPickResult
 
 SettingsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Properties to set; none shows them all.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Properties to set; none shows them all.")
 ]
 UnsetOption = Annotated[
     list[str] | None, typer.Option("--unset", metavar="KEY", help="A property to remove; repeatable.")
 ]
-RefNameArgument = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Without a name, all are listed.")]
+RefNameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Without a name, all are listed.")]
 AtOption = Annotated[
     int | None, typer.Option("--at", metavar="ID", help="The snapshot; by default the current one of main.")
 ]
@@ -115,16 +115,13 @@ def snapshots(
     from pyiceberg.table.snapshots import ancestors_of
 
     from floeplan.catalog import load_table
-    from floeplan.snapshot.reader import branch_head
+    from floeplan.snapshot.reader import resolve_target
 
     loaded = load_table(table, catalog)
     metadata = loaded.metadata
     found = metadata.snapshots
     if branch is not None:
-        head = branch_head(metadata, branch)
-        if head is None:
-            raise UnknownSnapshotError(f"table has no branch {branch}", context={"branch": branch})
-        found = [*ancestors_of(metadata.snapshot_by_id(head), metadata)]
+        found = [*ancestors_of(resolve_target(loaded, ref=branch).snapshot, metadata)]
     names: dict[int, Any] = {}
     for name, ref in metadata.refs.items():
         names.setdefault(ref.snapshot_id, []).append(name)
@@ -404,9 +401,10 @@ def properties(
         return
     loaded = common.writable_table(table, catalog)
     check_properties(given, removed)
-    changed = loaded if dry_run else set_properties(loaded, given, removed)
+    removed = tuple(name for name in removed if name in loaded.properties)
+    changed = loaded if dry_run or not (given or removed) else set_properties(loaded, given, removed)
     shown = Properties(_name(loaded), changed.properties, given, removed, dry_run)
-    common.show(shown, draw_properties, as_json=json)
+    common.show(shown, draw_properties if given or removed else _draw_unchanged, as_json=json)
 
 
 def draw_properties(result: Properties) -> RenderableType:
@@ -424,6 +422,10 @@ def draw_properties(result: Properties) -> RenderableType:
     return drawn if result.properties else Text(f"{result.table} has no properties")
 
 
+def _draw_unchanged(result: Properties) -> RenderableType:
+    return Text(f"{result.table}: nothing to remove")
+
+
 def _name(table: Table) -> str:
     return ".".join(table.name())
 
@@ -434,7 +436,7 @@ def _time(milliseconds: int) -> datetime:
 
 def list(
     namespace: Annotated[
-        str | None, typer.Argument(metavar="[NAMESPACE]", help="Only tables of this namespace and those in it.")
+        str | None, typer.Argument(metavar="NAMESPACE", help="Only tables of this namespace and those in it.")
     ] = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,

@@ -288,9 +288,9 @@ def store(values: pa.Array, type_: pa.DataType, field: NestedField, text: str) -
         return values
     evaluator_type = STRING if isinstance(type_, pa.UuidType) else normalize(pa.nulls(0, type_)).type
     if not _storable(values.type, evaluator_type):
+        given = str(values.type).removeprefix("large_")
         raise TypeMismatchError(
-            f"{text} is {values.type} and cannot be stored in column {field.name}, which is {field.field_type}; "
-            "write a cast",
+            f"{text} is {given} and cannot be stored in column {field.name}, which is {field.field_type}; write a cast",
             context={"column": field.name, "type": str(field.field_type)},
         )
     try:
