@@ -1,7 +1,7 @@
 """Download other engines to `.cache`.
 
 Iceberg's REST catalog server, its REST compatibility kit, Flink and Trino come from Maven, iceberg-go from Go's module
-proxy, and iceberg-rust, as Python packages, from PyPI.
+proxy, and iceberg-rust from crates.io and, as Python packages, from PyPI.
 
 Safe to run concurrently (lock file), offline once the jars exist, and atomic: a folder gets its final name, the hash
 of its inputs, only when complete.
@@ -31,7 +31,28 @@ require (
 	github.com/uptrace/bun/driver/sqliteshim v1.2.18
 )
 """
-ICEBERG_RUST = ("pyiceberg-core==0.10.1", "datafusion==53.0.0")
+ICEBERG_RUST = """[package]
+name = "peer"
+version = "0.0.0"
+edition = "2024"
+
+[[bin]]
+name = "peer"
+path = "peer.rs"
+
+[dependencies]
+arrow-array = "58"
+futures = { version = "0.3", default-features = false }
+iceberg = "=0.10.1"
+iceberg-catalog-sql = "=0.10.1"
+parquet = { version = "58", default-features = false }
+sqlx = { version = "0.8", default-features = false, features = ["runtime-tokio", "sqlite"] }
+tokio = { version = "1", features = ["macros", "rt"] }
+
+[profile.dev]
+debug = false
+"""
+ICEBERG_RUST_PYTHON = ("pyiceberg-core==0.10.1", "datafusion==53.0.0")
 """The package has the crate of its version; it runs with one major version of DataFusion."""
 
 
@@ -89,13 +110,30 @@ def ensure_iceberg_go() -> Path:
 
 
 def ensure_iceberg_rust() -> Path:
+    """Return the program of ``tests/support/rust``, which reads and appends, building it if missing."""
+    source = (ROOT / "tests" / "support" / "rust" / "peer.rs").read_bytes()
+
+    def build(folder: Path) -> None:
+        if shutil.which("cargo") is None:
+            sys.exit("iceberg-rust needs Rust 1.94 (Debian: rustc-web and cargo-web): install it and run again")
+        folder.mkdir()
+        (folder / "peer.rs").write_bytes(source)
+        (folder / "Cargo.toml").write_text(ICEBERG_RUST)
+        subprocess.run(["cargo", "build", "--quiet", "--target-dir", "target"], cwd=folder, check=True)
+        (folder / "target" / "debug" / "peer").rename(folder / "peer")
+        shutil.rmtree(folder / "target")
+
+    return _cached("iceberg-rust", source + ICEBERG_RUST.encode(), "iceberg-rust", build) / "peer"
+
+
+def ensure_iceberg_rust_python() -> Path:
     """Return the folder with the Python packages of iceberg-rust and DataFusion, installing them if missing."""
 
     def install(folder: Path) -> None:
         uv = Path(sys.executable).with_name("uv")
-        subprocess.run([uv, "pip", "install", "--quiet", "--target", folder, *ICEBERG_RUST], check=True)
+        subprocess.run([uv, "pip", "install", "--quiet", "--target", folder, *ICEBERG_RUST_PYTHON], check=True)
 
-    return _cached("iceberg-rust", " ".join(ICEBERG_RUST).encode(), "iceberg-rust", install)
+    return _cached("iceberg-rust-python", " ".join(ICEBERG_RUST_PYTHON).encode(), "iceberg-rust for Python", install)
 
 
 def _ensure(name: str, what: str, finish: Callable[[Path], None] | None = None) -> Path:

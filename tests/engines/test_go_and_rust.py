@@ -1,4 +1,4 @@
-"""iceberg-go changes tables in turns with Floeplan; iceberg-go, iceberg-rust and Flink read the same rows."""
+"""iceberg-go and iceberg-rust change tables in turns with Floeplan; they and Flink read the same rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import floeplan as fp
 from floeplan.maintenance.doctor import doctor
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
 from floeplan.transaction.metadata_json import writable_metadata
-from scripts.fetch_rest_catalog import ensure_iceberg_go, ensure_iceberg_rust
+from scripts.fetch_rest_catalog import ensure_iceberg_go, ensure_iceberg_rust, ensure_iceberg_rust_python
 from tests.support.flink import run_flink
 from tests.support.spark.lake import NAME, Lake
 from tests.support.tables.commits import Rows, arrow, create_table, read_rows, rows_of
@@ -76,13 +76,25 @@ def go_rows(lake: Lake) -> Rows:
     return sorted((row["id"], row["part"]) for row in rows)
 
 
-def rust_rows(table: Table) -> Rows:
-    environment = os.environ | {"PYTHONPATH": str(ensure_iceberg_rust())}
+def datafusion_rows(table: Table) -> Rows:
+    environment = os.environ | {"PYTHONPATH": str(ensure_iceberg_rust_python())}
     command = [sys.executable, "-c", RUST, table.refresh().metadata_location]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    pairs = [line.split() for line in done.stdout.splitlines()]
+    return printed_rows(done.stdout)
+
+
+def printed_rows(lines: str) -> Rows:
+    pairs = [line.split() for line in lines.splitlines()]
     return sorted((int(number), part) for number, part in pairs)
+
+
+def rust(lake: Lake, *arguments: str) -> str:
+    """Run the program on the table."""
+    command = [str(ensure_iceberg_rust()), str(lake.database), lake.warehouse.as_uri(), "db", "t", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def evolved(catalog: SqlCatalog, version: int) -> Table:
@@ -148,9 +160,38 @@ def test_iceberg_rust_reads_what_floeplan_writes(catalog: SqlCatalog, version: i
     for change in CHANGES:
         change(table.refresh())
         if version == 2:
-            assert rust_rows(table) == read_rows(table)
+            assert datafusion_rows(table) == read_rows(table)
     fp.rewrite_data_files(table.refresh(), options=ALL)
-    assert rust_rows(table) == read_rows(table)
+    assert datafusion_rows(table) == read_rows(table)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_floeplan_changes_what_iceberg_rust_writes(lake: Lake, catalog: SqlCatalog, version: int) -> None:
+    """Appends under the current spec, before and after changes; iceberg-rust 0.10 has no other change of rows."""
+    table = evolved(catalog, version)
+    expected = dict(read_rows(table))
+
+    def append(first: int) -> None:
+        rust(lake, "append", *(f"{number}=rust" for number in range(first, first + 10)))
+        expected.update(dict.fromkeys(range(first, first + 10), "rust"))
+        assert dict(read_rows(table)) == expected
+        assert not [finding for finding in doctor(table.refresh()).findings if finding.severity == "error"]
+
+    append(50)
+    fp.update(table.refresh(), {"part": "'x'"}, "id IN (6, 54)", mode="copy-on-write")
+    expected |= dict.fromkeys((6, 54), "x")
+    append(60)
+    assert dict(printed_rows(rust(lake, "read"))) == expected
+    fp.delete(table.refresh(), "id IN (15, 55, 61)", mode="merge-on-read")
+    for number in (15, 55, 61):
+        del expected[number]
+    append(70)
+    if version == 2:
+        assert dict(printed_rows(rust(lake, "read"))) == expected
+    fp.rewrite_data_files(table.refresh(), options=ALL)
+    fp.upgrade_spec(table.refresh())
+    append(80)
+    assert dict(printed_rows(rust(lake, "read"))) == expected
 
 
 @pytest.mark.parametrize("version", [2, 3])

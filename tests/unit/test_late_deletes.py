@@ -162,10 +162,19 @@ def test_doubled_rows_are_counted_and_the_repair_deletes_them(catalog: SqlCatalo
     assert again.snapshot_id is None
 
 
-def test_doubled_rows_are_counted_after_the_snapshot_that_moved_them_has_expired(catalog: SqlCatalog) -> None:
+@pytest.mark.parametrize("how", ["rewrite", "change", "metadata"])
+def test_doubled_rows_are_counted_after_the_snapshot_that_moved_them_has_expired(catalog: SqlCatalog, how: str) -> None:
     """Which spec the rows came from is unknown then, so nothing is repaired."""
     table = streamed(catalog)
-    fp.rewrite_data_files(table, spec="current", allow_late_equality_deletes=True)
+    if how == "rewrite":
+        fp.rewrite_data_files(table, spec="current", allow_late_equality_deletes=True)
+    elif how == "change":
+        fp.update(table, {"id": "id"}, "id < 30", mode="copy-on-write", allow_late_equality_deletes=True)
+    else:
+        with writable_metadata(table.io), table.update_spec() as update:
+            update.remove_field("bucket").add_field("part", "truncate[1]", "first")
+        done = fp.upgrade_spec(table.refresh(), options=UpgradeOptions(allow_late_equality_deletes=True))
+        assert done.files_by_metadata
     fp.expire_snapshots(upsert(table, rows_of(30, 40, "a")), older_than=timedelta(0), dry_run=False)
     assert late(table) == [], "keys of new rows double nothing"
     upsert(table, rows_of(0, 10, "a"))

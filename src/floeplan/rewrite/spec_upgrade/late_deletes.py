@@ -4,7 +4,8 @@ They apply within their spec and partition only. A row that moved before the del
 key was deleted, and an upsert doubles it. Snapshots that move rows record it (``floeplan.moved-from-specs``, and
 ``floeplan.operation`` of a move by metadata); an equality delete of such a spec with a higher sequence number is late.
 Once such a snapshot has expired, the files of a rewrite still show that their rows may come from any other spec: their
-data sequence number is lower than their file sequence number. A move by metadata leaves no such trace.
+data sequence number is lower than their file sequence number. Moves by metadata and changes leave no such trace, so
+that in a history without its beginning every equality delete of an old spec is compared.
 
 Rule: the keys of a late delete are compared with the older live rows of other specs. Those that would be in its
 partition under its own spec are the rows it should have deleted. The repair records the delete also in the partition
@@ -95,13 +96,16 @@ def find_late_deletes(head: SnapshotReader, deletes: ScanDeletes) -> LateDeletes
         late |= after & np.isin(deletes.entries.spec_id, list(move.left))
     for spec_id, number in _expired_rewrites(head).items():
         late |= (deletes.entries.sequence_number > number) & (deletes.entries.spec_id != spec_id)
-    rows = np.flatnonzero(late & scoped)
+    *_, oldest = ancestors_of(head.snapshot, head.metadata)
+    may_be_late = late | (deletes.entries.spec_id != head.metadata.default_spec_id)
+    is_whole = (oldest.sequence_number or 0) <= 1  # whoever expires snapshots may also forget the parent
+    rows = np.flatnonzero((late if is_whole else may_be_late) & scoped)
     if not len(rows):
         return LateDeletes.none()
     try:
         return _Comparison(head, deletes, rows, moves).run()
     except (CorruptError, UnsupportedError, UnknownColumnError):
-        return LateDeletes.not_compared(rows)  # what is wrong there has findings of its own
+        return LateDeletes.not_compared(np.flatnonzero(late & scoped))  # what is wrong there has findings of its own
 
 
 def _moves(head: SnapshotReader) -> Iterator[_SpecMove]:
