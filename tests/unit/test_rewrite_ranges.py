@@ -122,7 +122,7 @@ def test_the_condition_of_a_range_holds_for_its_rows(column: str, how: str) -> N
 
 def test_a_stored_map_is_read_file_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of three files, in any order, written to two new ones by each of two tasks."""
-    monkeypatch.setattr(stored_map, "_ROW_GROUP_RUNS", 50)
+    monkeypatch.setattr(stored_map, "_ROW_GROUP_ROWS", 50)
     io = PyArrowFileIO()
     rng = np.random.default_rng(1)
     every = np.concatenate([row_numbers(source, np.arange(200)) for source in range(3)])

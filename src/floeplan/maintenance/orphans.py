@@ -102,22 +102,25 @@ def remove_orphans(
     # Listed first, loaded after that: files committed in between are reachable.
     listed = _listed(loaded)
     newest = loaded if isinstance(loaded, StaticTable) else loaded.catalog.load_table(loaded.name())
-    reachable = {Location.parse(path) for path in reachable_files(newest, trust_lists=trust_lists).to_pylist()}
-    by_path = {location.path: location for location in listed}
-    for location in reachable:
-        found = by_path.get(location.path)
-        if found is not None and found != location:
-            named, seen = (f"{one.scheme}://{one.authority}{one.path}" for one in (location, found))
+    reachable = set[str]()
+    for name in reachable_files(newest, trust_lists=trust_lists):  # parsed, all of them take three times the memory
+        location = Location.parse(name.as_py())
+        found = listed.get(location.path)
+        if found is None:
+            continue
+        if found.location != location:
+            named, seen = (f"{one.scheme}://{one.authority}{one.path}" for one in (location, found.location))
             raise CorruptMetadataError(
                 f"the table references {named}, and {seen} was listed: cannot determine whether these are the same "
                 "file; nothing was removed",
                 context={"file": named, "listed": seen},
             )
-    unknown = {location: file for location, file in listed.items() if location not in reachable}
+        reachable.add(location.path)
+    unknown = [file for path, file in listed.items() if path not in reachable]
     if now_s is None:
         now_s = time.time() if dry_run or not unknown else _earlier_clock(loaded)
     before = now_s - older_than.total_seconds()
-    old = [file for file in unknown.values() if file.modified_s < before]
+    old = [file for file in unknown if file.modified_s < before]
     paths = tuple(sorted(file.path for file in old))
     return OrphansResult(
         files_listed=len(listed),
@@ -135,12 +138,13 @@ class _Listed:
     """A listed file."""
 
     path: str
+    location: Location
     modified_s: float
     bytes: int
 
 
-def _listed(table: Table) -> Mapping[Location, _Listed]:
-    """The files under the location of the table, named as the location is; not those that a link leads to."""
+def _listed(table: Table) -> Mapping[str, _Listed]:
+    """Files under the location of the table, by normalized path; named as it is, and not those that a link leads to."""
     locations = TableLocations.of(table.metadata)
     home = table.metadata.location.rstrip("/")
     system, folder = _file_system(table, home)
@@ -158,7 +162,9 @@ def _listed(table: Table) -> Mapping[Location, _Listed]:
         path = f"{home}/{inside}"
         if not locations.hold(path):
             continue
-        found[Location.parse(path)] = _Listed(path, (info.mtime_ns or time.time_ns()) / 1e9, info.size or 0)
+        location = Location.parse(path)
+        modified_s = (info.mtime_ns or time.time_ns()) / 1e9
+        found[location.path] = _Listed(path, location, modified_s, info.size or 0)
     return found
 
 

@@ -33,7 +33,8 @@ MAP_SUFFIX = ".rowmap"
 _POSITION_BITS = 40
 MAX_FILES = (1 << 63 - _POSITION_BITS) - 1
 """Files of a group whose rows have numbers."""
-_ROW_GROUP_RUNS = 128 * 1024
+_ROW_GROUP_ROWS = 128 * 1024
+"""Rows whose runs are one row group of a map file; no run continues in the next one."""
 _SCHEMA = pa.schema([("source", pa.int32()), ("position", pa.int64()), ("count", pa.int64()), ("offset", pa.int64())])
 _ENCODINGS = dict.fromkeys(_SCHEMA.names, "DELTA_BINARY_PACKED")
 
@@ -72,24 +73,23 @@ class NumberedRowsBuilder(PositionMapBuilder):
         self.check_complete()
         numbers = np.concatenate([np.zeros(0, dtype=np.int64), *self._numbers])
         self._numbers.clear()
-        order = np.argsort(numbers, kind="stable")
-        numbers, offset = numbers[order], self.offset_per_row()[order].astype(np.int64)
-        # A run ends where the next row of a file was not read, or was not written after this one.
-        follows = (np.diff(numbers) == 1) & (np.diff(offset) == 1)
-        first = np.flatnonzero(np.append(True, ~follows))[: len(numbers)]
-        count = np.diff(np.append(first, len(numbers)))
-        source, position = numbers[first] >> _POSITION_BITS, numbers[first] & ((1 << _POSITION_BITS) - 1)
-        runs = pa.table([source.astype(np.int32), position, count, offset[first]], schema=_SCHEMA)
-        with writing(path), io.new_output(path).create() as out:
-            pq.write_table(
-                runs,
-                out,
-                row_group_size=_ROW_GROUP_RUNS,
-                compression="zstd",
-                use_dictionary=False,
-                column_encoding=_ENCODINGS,
-            )
+        order, offset = np.argsort(numbers, kind="stable"), self.offset_per_row()
+        settings = {"compression": "zstd", "use_dictionary": False, "column_encoding": _ENCODINGS}
+        with writing(path), io.new_output(path).create() as out, pq.ParquetWriter(out, _SCHEMA, **settings) as writer:
+            # Some rows at a time: what is computed from them stays in the CPU cache.
+            for first in range(0, len(order), _ROW_GROUP_ROWS):
+                some = order[first : first + _ROW_GROUP_ROWS]
+                writer.write_table(_runs(numbers[some], offset[some].astype(np.int64)))
         return MapFile(path, tuple(self.targets), np.array(self.target_rows, dtype=np.int64))
+
+
+def _runs(numbers: Ints, offset: Ints) -> pa.Table:
+    """Runs of rows with ascending numbers; one ends where the next row of a file is missing or is not next."""
+    follows = (np.diff(numbers) == 1) & (np.diff(offset) == 1)
+    first = np.flatnonzero(np.append(True, ~follows))
+    count = np.diff(np.append(first, len(numbers)))
+    source, position = numbers[first] >> _POSITION_BITS, numbers[first] & ((1 << _POSITION_BITS) - 1)
+    return pa.table([source.astype(np.int32), position, count, offset[first]], schema=_SCHEMA)
 
 
 def checksum(numbers: Sequence[Ints]) -> int:
