@@ -177,7 +177,7 @@ class PlanReader:
 
     def parts(self, file: FileScan, most: int) -> list[FilePart]:
         """Open a file, and split its rows at row groups into parts whose columns take about ``most`` bytes."""
-        opened = self._rows.open(file)
+        opened = self._rows.open(file, whole=self._all_columns)
         selection, stored = self._chosen(opened), opened.stored
         sizes = stored.group_bytes([field.field_id for field in self._columns(file).together.fields])
         sizes[~selection.overlaps(stored.first_rows, stored.row_group_rows)] = 0
