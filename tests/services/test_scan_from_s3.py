@@ -98,6 +98,13 @@ def test_a_small_file_is_fetched_once_where_all_columns_are_read(larger: Table, 
     assert (traffic.requests, traffic.bytes) == (1, plan.files[0].file_size)
 
 
+def test_a_limit_fetches_a_small_file_once(larger: Table, store: ObjectStore) -> None:
+    plan = fp.plan_scan(larger, options=fp.ScanOptions(cache=False))
+    store.traffic()
+    assert plan.to_arrow(limit=10).num_rows == 10
+    assert store.traffic().requests == 1
+
+
 def test_no_byte_of_a_column_is_fetched_with_the_footer_and_again(larger: Table, store: ObjectStore) -> None:
     plan = fp.plan_scan(larger, columns=["name"], options=fp.ScanOptions(cache=False))
     file_size = plan.files[0].file_size

@@ -85,6 +85,8 @@ class ParquetFile(StoredFile):
 
     def fetch_together(self, field_ids: Iterable[int], selection: RowSelection) -> bool:
         """Fetch these fields with the next read, if all pages of the row groups are read."""
+        if isinstance(self.source, PrefetchingSource):
+            return True
         if not self.footer.has_field_ids or not selects_every_page(self.footer, selection):
             return False
         groups = np.flatnonzero(selection.overlaps(self.first_rows, self.row_group_rows))

@@ -249,6 +249,15 @@ class OpenFile:
         """Whether reading only those pages of these columns that have needed rows may pay."""
         return self.stored.worth_pages([field.field_id for field in schema.fields], selection)
 
+    def fetch(self, schema: Schema, selection: RowSelection) -> bool:
+        """Fetch these columns of a store's file now, unless fewer bytes would be read once matching rows are known."""
+        if is_local(self.file.path) or self.worth_two_reads(schema, selection):
+            return False
+        held = self.fetch_together(schema, selection)
+        if held:
+            self.source.read_ranges([])
+        return held
+
     def fetch_together(self, schema: Schema, selection: RowSelection) -> bool:
         """Fetch these columns with the next read, so that the one after it takes no round trip, if that is possible."""
         return self.stored.fetch_together([field.field_id for field in schema.fields], selection)

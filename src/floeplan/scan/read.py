@@ -23,7 +23,7 @@ from pyiceberg.types import StringType
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.prune.selection import RowSelection, distinct
-from floeplan.parquet.read.decoder import ValueCounts, decode_alone
+from floeplan.parquet.read.decoder import ValueCounts, decode_alone, decoders
 from floeplan.parquet.read.reader import LONGEST_GAP
 from floeplan.parquet.source import is_local
 from floeplan.predicate.build import field_ids, has_opaque
@@ -173,11 +173,14 @@ class PlanReader:
     def read(self, file: FileScan) -> pa.Table:
         """The rows of one file that match and are not deleted, in the projected columns."""
         opened = self._rows.open(file, whole=self._all_columns)
-        return self._matching(opened, self._chosen(opened))
+        selection = self._chosen(opened)
+        if opened.fetch(self._columns(file).together, selection):
+            return decoders().submit(self._matching, opened, selection).result()
+        return self._matching(opened, selection)
 
     def parts(self, file: FileScan, most: int) -> list[FilePart]:
         """Open a file, and split its rows at row groups into parts whose columns take about ``most`` bytes."""
-        opened = self._rows.open(file)
+        opened = self._rows.open(file, whole=self._all_columns)
         selection, stored = self._chosen(opened), opened.stored
         sizes = stored.group_bytes([field.field_id for field in self._columns(file).together.fields])
         sizes[~selection.overlaps(stored.first_rows, stored.row_group_rows)] = 0

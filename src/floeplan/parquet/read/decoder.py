@@ -73,12 +73,15 @@ def decode_alone() -> None:
 
 
 @cache
-def _cores() -> threading.Semaphore:
-    """Files are fetched by many threads; if more of them than there are cores decoded, all would take longer."""
-    return threading.Semaphore(os.cpu_count() or 1)
+def decoders() -> ThreadPoolExecutor:
+    """As many threads as there are cores, for files that many more threads fetch.
+
+    Arrow's allocator has memory for each thread that it was used by, and clearing that takes longer than decoding.
+    """
+    return ThreadPoolExecutor(os.cpu_count(), "floeplan-decode", decode_alone)
 
 
-os.register_at_fork(after_in_child=_cores.cache_clear)
+os.register_at_fork(after_in_child=decoders.cache_clear)  # threads do not survive a fork
 
 
 def decode_row_groups(
@@ -103,12 +106,11 @@ def decode_row_groups(
         pieces = dict(zip(ranges, source.read_ranges(ranges), strict=True))
     flat = FlatColumns(source, footer, groups, pieces, kept)
     decode = partial(flat.decode, keep_dictionaries=keep_dictionaries)
-    with _cores():
-        if threads and len(leaves) > 1:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                decoded = list(pool.map(decode, leaves))
-        else:
-            decoded = list(map(decode, leaves))
+    if threads and len(leaves) > 1:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            decoded = list(pool.map(decode, leaves))
+    else:
+        decoded = list(map(decode, leaves))
     fields = {leaf: at for at, node in enumerate(footer.columns.root.children) for leaf in node.leaf_indexes}
     columns = {fields[leaf]: column for leaf, column in zip(leaves, decoded, strict=True) if column is not None}
     others = [leaf for leaf in leaves if fields[leaf] not in columns]
