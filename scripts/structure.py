@@ -47,7 +47,7 @@ ADDED = {
     "ORC and Avro files that tables ask for": (2, 430),
     "queries pruned by the join keys of small tables": (2, 350),
     "advice that is gone once followed, and what waits": (0, 110),
-    "bad input that every command names before it starts, quiet JVMs": (0, 120),
+    "bad input that every command names before it starts, quiet JVMs, procedures in notebooks": (0, 160),
     "what plans of one snapshot share, metrics of many files at once": (0, 520),
     "requests to S3 without threads, footers evaluated at once, counts by dictionaries": (0, 270),
 }

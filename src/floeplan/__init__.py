@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from floeplan import prune
+    from floeplan.audit.advisor import AdviseOptions, advise
     from floeplan.catalog import load_table
     from floeplan.datasource.source import register
     from floeplan.dml.append import append
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from floeplan.transaction.upgrade_format import FormatUpgradeResult, upgrade_format
 
 __all__ = [
+    "AdviseOptions",
     "CherryPickResult",
     "CompileResult",
     "DmlResult",
@@ -71,6 +73,7 @@ __all__ = [
     "SpecUpgradeResult",
     "UpgradeOptions",
     "Why",
+    "advise",
     "append",
     "attach",
     "cherry_pick",
@@ -104,6 +107,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AdviseOptions": "floeplan.audit.advisor",
     "CherryPickResult": "floeplan.dml.cherry_pick",
     "CompileResult": "floeplan.predicate.compile",
     "DmlResult": "floeplan.dml.commit",
@@ -128,6 +132,7 @@ _HOMES = {
     "SpecUpgradeResult": "floeplan.rewrite.spec_upgrade.upgrade",
     "UpgradeOptions": "floeplan.rewrite.spec_upgrade.upgrade",
     "Why": "floeplan.scan.why",
+    "advise": "floeplan.audit.advisor",
     "append": "floeplan.dml.append",
     "attach": "floeplan.sql_text.attach",
     "cherry_pick": "floeplan.dml.cherry_pick",

@@ -22,7 +22,7 @@ EVIL = "db.<b>evil"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExplorerServer]:
-    """An explorer of a catalog with four tables, of which one was maintained and one cannot be read."""
+    """An explorer of a catalog with five tables, of which one was maintained and one cannot be read."""
     home = tmp_path_factory.mktemp("fleet")
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
@@ -36,6 +36,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExplorerServer]:
             for at in range(number):
                 fp.append(table, events(at * 10, at * 10 + 10), fast=True)
         fp.maintain("db.done", catalog=lake)
+        merged = {"commit.manifest.min-count-to-merge": "2"}
+        by_month = lake.create_table("db.months", EVENTS, properties=merged)
+        with by_month.update_spec() as change:
+            change.add_field("ts", "month", "month")
+        for at in range(12):
+            fp.append(by_month.refresh(), events(at, at + 1))
         Path(lake.load_table("db.lost").metadata_location.removeprefix("file://")).unlink()
         lake.close()
         with serving(ExplorerService(None, None, False, None, TOKEN)) as running:
@@ -50,10 +56,11 @@ def row(page: Page, name: str) -> str:
 
 def test_the_front_page_shows_every_table_and_opens_one_with_a_click(page: Page, fleet: ExplorerServer) -> None:
     page.goto(fleet.url)
-    expect(page.locator("table.fleet tbody tr .tag")).to_have_count(5)
+    expect(page.locator("table.fleet tbody tr .tag")).to_have_count(6)
     assert row(page, "db.small").startswith("info | db.small | ")
     assert "compact and 1 more" in row(page, "db.small").replace("\n", " ")
     assert "compact done" in row(page, "db.done")
+    assert "waits: compact leaves 12 files" in row(page, "db.months")
     assert row(page, EVIL).startswith(f"healthy | {EVIL}")
     assert row(page, "db.lost").startswith("unreadable")
     assert "that does not exist" in row(page, "db.lost")
@@ -90,7 +97,7 @@ def test_the_front_page_fits_a_phone(browser: Browser, fleet: ExplorerServer) ->
     context = browser.new_context(viewport={"width": 390, "height": 844}, reduced_motion="reduce")
     page = context.new_page()
     page.goto(fleet.url)
-    expect(page.locator("table.fleet tbody tr .tag")).to_have_count(5)
+    expect(page.locator("table.fleet tbody tr .tag")).to_have_count(6)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / "fleet-phone.png", full_page=True)

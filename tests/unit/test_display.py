@@ -10,7 +10,10 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.display import Displayed, table_html
+from floeplan.fleet.report import Facts, MaintainResult, Status, TableReport, WorkReport
+from floeplan.fleet.work import Work
 from floeplan.scan.plan import plan_scan
+from floeplan.sql_text.call import ProcedureResult
 from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.unit
@@ -74,3 +77,17 @@ def test_tables_escape_texts_and_end() -> None:
     assert "<b>3" not in html
     assert html.count("<tr>") == 21
     assert "and 10 more" in html
+
+
+def test_a_procedure_and_a_run_show_their_rows() -> None:
+    one = ProcedureResult("rewrite_manifests", ("rewritten_manifests_count", "added_manifests_count"), ((60, 5),))
+    assert repr(one) == "<rewrite_manifests: rewritten_manifests_count=60, added_manifests_count=5>"
+    assert "<td" in one._repr_html_()
+    assert ">60</td>" in one._repr_html_()
+    assert repr(ProcedureResult("ancestors_of", ("id",), ((1,), (2,), (3,)))) == "<ancestors_of: id=1, and 2 more>"
+    assert repr(ProcedureResult("ancestors_of", ("id",), ())) == "<ancestors_of: no rows>"
+    work = WorkReport(Work("compact", "30 files into 1", 5), status=Status.DONE)
+    run = MaintainResult("r", (TableReport("db.<b>", facts=Facts(files=30), work=(work,)),))
+    html = run._repr_html_()
+    assert ">db.&lt;b&gt;</td>" in html
+    assert ">compact done</td>" in html

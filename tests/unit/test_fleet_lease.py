@@ -171,8 +171,16 @@ def test_a_lease_is_renewed_in_the_background(lake: Catalog) -> None:
 
 
 def test_a_claim_that_cannot_be_read_is_live() -> None:
-    properties = {f"{PREFIX}x": "?", f"{PREFIX}y": '{"until": 5}', "other": "1"}
-    assert live_claims(properties, 1e12) == {"x": float("inf")}
+    unreadable = ("?", "{}", '{"until": NaN}', '{"until": 1e300}', f'{{"until": {"9" * 400}}}')
+    properties = {f"{PREFIX}{at}": text for at, text in enumerate(unreadable)}
+    properties |= {f"{PREFIX}y": '{"until": 5}', "other": "1"}
+    assert live_claims(properties, 1e12) == {str(at): float("inf") for at in range(len(unreadable))}
+
+
+def test_a_claim_that_cannot_be_read_is_named_with_the_command_that_removes_it(lake: Catalog) -> None:
+    lake.load_table("db.t").transaction().set_properties({f"{PREFIX}x": "?"}).commit_transaction()
+    with pytest.raises(LeaseHeldError, match=f"'floeplan properties db.t --unset {PREFIX}x'"):
+        lease_of(lake, "b", Clock()).take()
 
 
 def replaced_by(table: Table, **summary: str) -> Table:

@@ -49,7 +49,7 @@ from floeplan.audit.layout import (
     points_from_bounds,
     points_from_rows,
 )
-from floeplan.audit.reports import Workload, read_workload
+from floeplan.audit.reports import Workload, default_reports, read_workload
 from floeplan.catalog import load_table
 from floeplan.display import Displayed
 from floeplan.errors import FloeplanError
@@ -129,13 +129,13 @@ class AdviceResult(Displayed):
 
 
 def advise(
-    table: Table | str, reports: str, options: AdviseOptions | None = None, *, catalog: str | None = None
+    table: Table | str, reports: str | None = None, options: AdviseOptions | None = None, *, catalog: str | None = None
 ) -> AdviceResult:
     """Estimate the bytes that other layouts would save.
 
     Args:
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
-        reports: A folder of JSON lines, a file, or an Iceberg table of reports.
+        reports: A folder of JSON lines, a file, or an Iceberg table of reports; by default where plans are reported.
         options: Options of the estimates.
         catalog: The catalog of the table and of a table of reports.
 
@@ -144,7 +144,8 @@ def advise(
     """
     chosen = options or AdviseOptions()
     target = resolve_target(load_table(table, catalog))
-    workload = read_workload(reports, target.name, target.schema, since=chosen.since, catalog=catalog)
+    found = reports or default_reports()
+    workload = read_workload(found, target.name, target.schema, since=chosen.since, catalog=catalog)
     return _Advisor(target, workload, chosen).advise()
 
 

@@ -1,4 +1,4 @@
-"""``fp.audit``: a Spark job that aggregates scan reports to the queries that read too much.
+"""``floeplan audit``: a Spark job that aggregates scan reports to the queries that read too much.
 
 ::
 

@@ -133,7 +133,7 @@ def fleet_document(name: str, catalog: Catalog, history: History) -> dict[str, A
     settings, rules = Policy().settings(name)
     report = look_at(name, catalog, settings, rules, history, reports=default_reports(), now_s=time.time())
     found, last = report.to_dict(), history.last_work.get(name)
-    return {key: found[key] for key in ("table", "health", "findings", "facts", "work", "foreign")} | {
+    return {key: found[key] for key in ("table", "health", "findings", "facts", "work", "foreign", "waits")} | {
         "problem": report.error,  # an answer with an "error" is a failed request
         "last": None
         if last is None

@@ -8,7 +8,7 @@
 Rule: this package decides what is done, in which order, and when to stop; it does nothing to a table itself. Every
 piece of work is predicted and done by the planner of its command. Fail-safe: two runs never work on one table at once
 (``lease``), a run yields to the maintenance of other engines, and without a policy nothing is deleted that the owner of
-a table has not asked for.
+a table has not enabled.
 
 Modules in reading order:
 

@@ -44,6 +44,7 @@ SKEW = timedelta(seconds=30)
 """How far the clocks of two machines may differ."""
 _RENEWALS = 3
 """How often a lease is renewed while it lasts."""
+_LAST_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _OWN = "floeplan."
 _AMORO = "self-optimizing.enabled"
 
@@ -69,9 +70,10 @@ def live_claims(properties: Mapping[str, str], now_s: float) -> dict[str, float]
 
 def _until(text: str) -> float:
     try:
-        return float(json.loads(text)["until"])
-    except (ValueError, LookupError, TypeError):
+        until = float(json.loads(text)["until"])
+    except (ValueError, LookupError, TypeError, OverflowError):
         return float("inf")
+    return until if until < _LAST_TIME else float("inf")  # NaN is not below it
 
 
 @dataclass(slots=True)
@@ -158,11 +160,16 @@ class Lease:
 
 def _held(table: Table, others: Mapping[str, float]) -> LeaseHeldError:
     holder, until = next(iter(others.items()))
-    when = "" if until == float("inf") else f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
     name = ".".join(table.name())
-    return LeaseHeldError(
-        f"{name} is maintained by {holder}{when}; run it again later", context={"table": name, "holder": holder}
-    )
+    if until == float("inf"):
+        message = (
+            f"{name} has a lease of {holder} without a readable expiry time; if no run works on it, remove it with "
+            f"'floeplan properties {name} --unset {PREFIX}{holder}'"
+        )
+    else:
+        expires = datetime.fromtimestamp(until, UTC)
+        message = f"{name} is maintained by {holder} until {expires:%Y-%m-%d %H:%M:%S} UTC; run it again later"
+    return LeaseHeldError(message, context={"table": name, "holder": holder})
 
 
 @dataclass(slots=True)

@@ -318,8 +318,8 @@ def _older_than_ms(context: Context) -> int | None:
 
 def _predict_expire(context: Context) -> Work | None:
     settings, properties = context.settings, context.table.metadata.properties
-    asked = settings.expire == TABLE and any(name.startswith(_EXPIRE_PROPERTIES) for name in properties)
-    if settings.expire == OFF or (settings.expire == TABLE and not asked):
+    configured = settings.expire == TABLE and any(name.startswith(_EXPIRE_PROPERTIES) for name in properties)
+    if settings.expire == OFF or (settings.expire == TABLE and not configured):
         return None
     older_than_ms, retain_last = _older_than_ms(context), settings.retain_last
     if not snapshots_to_expire(context.table, older_than_ms=older_than_ms, retain_last=retain_last):

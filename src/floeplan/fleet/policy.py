@@ -3,7 +3,7 @@
 Rule: every table begins with the defaults of ``Settings``; the rules of a policy that match its name change them in the
 order of the file, so a later rule overrides an earlier one. Without a policy the defaults apply to every table.
 
-Fail-safe: by default nothing is deleted that the owner of the table has not asked for. Snapshots expire only where the
+Fail-safe: by default nothing is deleted that the owner of the table has not enabled. Snapshots expire only where the
 table has ``history.expire.*`` properties, and orphan files are removed only where a policy says so.
 """
 

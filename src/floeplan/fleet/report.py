@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from floeplan.display import Displayed
+from floeplan.display import Displayed, table_html
 from floeplan.fleet.policy import Settings
 from floeplan.fleet.work import Work
 from floeplan.maintenance.doctor import Finding, Severity
@@ -171,6 +171,19 @@ class MaintainResult(Displayed):
     dry_run: bool = False
     runs_table: str | None = None
     notes: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """The HTML that Jupyter shows."""
+        rows = (
+            (
+                table.table,
+                table.health,
+                f"{table.facts.files:,}",
+                ", ".join(f"{one.work.kind} {one.status.value}" for one in table.work) or table.error or "–",
+            )
+            for table in self.tables
+        )
+        return table_html("maintain", ("table", "health", "files", "work"), rows)
 
     @property
     def exit_code(self) -> int:

@@ -27,11 +27,12 @@ from pyiceberg.table.snapshots import ancestors_of
 from sqlglot import TokenType
 
 from floeplan.catalog import open_catalog
-from floeplan.display import Displayed
+from floeplan.display import Displayed, table_html
 from floeplan.errors import BadInputError
 from floeplan.snapshot.reader import branch_head, resolve_target
 from floeplan.sql_text.relations import open_table
 from floeplan.sql_text.tokens import Cursor, Piece, is_word
+from floeplan.text import excerpt
 from floeplan.times import epoch_ms
 from floeplan.transaction import refs
 
@@ -52,6 +53,15 @@ class ProcedureResult(Displayed):
     procedure: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+
+    def __repr__(self) -> str:
+        first = ", ".join(map("{}={!r}".format, self.columns, self.rows[0] if self.rows else ()))
+        more = f", and {len(self.rows) - 1:,} more" if len(self.rows) > 1 else ""
+        return f"<{self.procedure}: {excerpt(first, 200) or 'no rows'}{more}>"
+
+    def _repr_html_(self) -> str:
+        """The HTML that Jupyter shows."""
+        return table_html(self.procedure, self.columns, self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""

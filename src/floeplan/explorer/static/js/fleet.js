@@ -131,7 +131,9 @@
                   F.el("br"),
                   F.el("small", { class: "soft" }, one.foreign ? `yields: ${one.foreign}` : one.work[0].reason),
               ]
-            : "–";
+            : messages.length
+              ? F.el("small", { class: "soft" }, (one.waits || []).length ? `waits: ${one.waits[0]}` : messages[0])
+              : "–";
         if (one.problem) {
             const problem = { class: "text problem", colspan: COLUMNS.length - 2, "data-label": "" };
             return F.el("tr", {}, F.el("td", {}, health), F.el("td", {}, link), F.el("td", problem, one.problem));
