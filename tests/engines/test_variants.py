@@ -137,6 +137,7 @@ EVALUATED = {("$.n", "int"), ("$.n", "double"), ("$.x", "int"), ("$.x", "double"
 """Paths and types of which no value is left to Spark."""
 
 
+@pytest.mark.matrix
 def test_variant_get_casts_as_spark(spark: SparkSession, local_catalog: SqlCatalog) -> None:
     """Every value as every type: the same rows as Spark, or an error that leaves the cast to Spark."""
     spark.sql("CREATE NAMESPACE IF NOT EXISTS local.variants")
@@ -174,6 +175,7 @@ def test_variant_get_casts_as_spark(spark: SparkSession, local_catalog: SqlCatal
     assert EVALUATED.isdisjoint(left_to_spark)
 
 
+@pytest.mark.matrix
 def test_files_are_pruned_by_the_bounds_of_variants(spark: SparkSession, local_catalog: SqlCatalog) -> None:
     """Bounds that Iceberg wrote for shredded variants drop files, and no file with a matching row."""
     spark.sql("CREATE NAMESPACE IF NOT EXISTS local.variants")
@@ -217,3 +219,38 @@ def test_files_are_pruned_by_the_bounds_of_variants(spark: SparkSession, local_c
         assert sorted(row[0] for row in fp.read(spark, table, where=where, columns=["id"]).collect()) == ids, where
         kept[where] = plan.summary.files_kept
     assert kept["variant_get(v, '$.a', 'int') = 20"] == 3
+
+
+@pytest.mark.matrix
+def test_spark_computes_and_queries_variants(spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    """DataFrames with variants are appended and merged, expressions of Spark set them, and queries read them."""
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS local.variants")
+    name = "local.variants.computed"
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT, v VARIANT, note STRING) USING iceberg TBLPROPERTIES ('format-version' = '3')"
+    )
+    spark.sql(f"INSERT INTO {name} SELECT id, parse_json(concat('{{\"a\": ', id, '}}')), 'n' FROM range(0, 4, 1, 1)")
+    table = fp.load_table("variants.computed", local_catalog)
+    fp.append(
+        table,
+        spark.sql("SELECT id, to_variant_object(named_struct('z', array(id))) AS v, 'df' AS note FROM range(4, 6)"),
+    )
+    fp.update(table.refresh(), {"note": "reverse(concat(note, v:a::string))"}, "id = 1", spark=spark)
+    fp.update(table.refresh(), {"v": "parse_json('{\"a\": 77}')"}, "id = 2", spark=spark)
+    source = spark.sql("SELECT id, parse_json('{\"m\": 1}') AS v, 'm' AS note FROM range(5, 7)")
+    fp.merge(table.refresh(), source, "id").when_matched_update({"note": "'mm'"}).when_not_matched_insert().execute()
+    fp.delete(table.refresh(), "is_variant_null(v:a) OR v:a::int = 3", spark=spark)
+    expected = {
+        0: ('{"a":0}', "n"),
+        1: ('{"a":1}', "1n"),
+        2: ('{"a":77}', "n"),
+        4: ('{"z":[4]}', "df"),
+        5: ('{"z":[5]}', "mm"),
+        6: ('{"m":1}', "m"),
+    }
+    spark.sql(f"REFRESH TABLE {name}")
+    rows = spark.sql(f"SELECT id, to_json(v), note FROM {name}").collect()
+    assert {row[0]: (row[1], row[2]) for row in rows} == expected
+    query = "SELECT id, v:a::int AS a FROM variants.computed WHERE v:a::int > 0 ORDER BY id"
+    found = fp.sql(query, spark=spark, catalog=local_catalog)
+    assert [tuple(row) for row in found.collect()] == [(1, 1), (2, 77)]
