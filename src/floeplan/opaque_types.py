@@ -10,8 +10,9 @@ Rows have a geometry or geography as WKB in binary, and a variant as a struct of
 PyIceberg offers no way to add a type, and its validator is compiled into every model that has a schema. So the code of
 that one function is replaced; ``tests/unit/test_opaque_types.py`` fails when it changes.
 
-Files are written with the annotation of each such column (``write.parquet_file``). Values are neither parsed nor
-compared, so that they have no bounds.
+Files are written with the annotation of each such column (``write.parquet_file``). Fields of variants can be compared
+(``predicate.variants``) and have bounds (``write.variant_bounds``); geometries are compared by their boxes only
+(``predicate.geometries``).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,15 +19,20 @@ from pyiceberg.types import ListType, LongType, NestedField, StructType
 import floeplan as fp
 from floeplan.catalog import load_table
 from floeplan.cli.main import main
-from floeplan.errors import FloeplanError, TypeMismatchError
+from floeplan.errors import EvaluationError, FloeplanError, TypeMismatchError, UnsupportedError
 from floeplan.maintenance.doctor import doctor
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.opaque_types import OpaqueType
 from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.footer.thrift import read_struct
 from floeplan.parquet.source import open_source
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
 from floeplan.scan.model import ScanOptions
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
+from floeplan.write.data_files import write_data_files
+from floeplan.write.target import WriteTarget
 from tests.support.tables.commits import arrow, create_table, live_entries, open_catalog, rows_of
 from tests.support.tables.layouts import Files, Layout
 
@@ -252,6 +258,70 @@ def test_shredded_variants_keep_the_layout_of_their_files(table: Table, change: 
     assert numbers(table) == {n: value for n, value in values.items() if change != "delete" or n != 999}
     fields = "a required, value optional, typed_value optional"
     assert layouts(table) == {f"metadata required, value optional, typed_value optional, {fields}"}
+
+
+def test_files_are_pruned_by_the_bounds_of_shredded_variants(table: Table) -> None:
+    """Before and after a rewrite, which writes bounds too."""
+
+    def found(where: str) -> tuple[int, list[int]]:
+        plan = fp.plan_scan(load_table("db.opaque", table.catalog), f"id >= 30 AND {where}")
+        return plan.summary.files_kept, sorted(plan.to_arrow(columns=["id"])["id"].to_pylist())
+
+    fp.append(table, shredded({30: 7, 31: None}))
+    fp.append(table.refresh(), shredded({32: 900, 33: 950}))
+    for _ in range(2):
+        assert found("v:a::bigint < 100") == (1, [30])
+        assert found("variant_get(v, '$.a', 'double') >= 950") == (1, [33])
+        assert found("NOT v:a::int IN (7, 8, 9)") == (1, [32, 33])
+        assert found("v:a::int = 500") == (0, [])
+        assert found("v:a::string = '7'") == (2, [30]), "text is not in the order of numbers"
+        assert found("try_variant_get(v, '$.b', 'int') > 5") == (2, []), "there are no bounds of the path"
+        assert found("v:a::int IS NULL") == (2, [31])
+        fp.rewrite_data_files(
+            table.refresh(), where="id >= 30", options={"rewrite-all": "true", "max-file-group-size-bytes": "1"}
+        )
+    fp.delete(load_table("db.opaque", table.catalog), "v:a::int > 920 OR g IS NOT NULL")
+    assert found("v:a::int > 0") == (2, [30, 32])
+
+
+def test_files_are_pruned_by_the_boxes_of_geometries(table: Table) -> None:
+    """Bounds as another engine writes them; Floeplan and Iceberg 1.12 write none."""
+    places = {30: (1.0, 2.0), 31: None, 40: (8.0, 9.0)}
+    for first in (30, 40):
+        some = {n: place for n, place in places.items() if first <= n < first + 10}
+        points = [None if place is None else POINT[:5] + struct.pack("<dd", *place) for place in some.values()]
+        rows = pa.table({"id": list(some), "part": ["a"] * len(some), "g": pa.array(points, pa.binary())})
+        entries = write_data_files(WriteTarget.of(table.refresh()), [rows], file_name_token=str(first))
+        bound = {"key": 4, "value": struct.pack("<dd", *places[first])}
+        made = entries.table
+        for name in ("lower_bounds", "upper_bounds"):
+            at = made.schema.get_field_index(name)
+            pairs = [*made.column(at).to_pylist()[0], bound]
+            made = made.set_column(at, made.schema.field(at), pa.array([pairs], made.schema.field(at).type))
+        added = EntriesTable(made, entries.partition_types)
+        commit_change(table.refresh(), SnapshotChange(Operation.APPEND, added_data=added))
+
+    def found(where: str) -> tuple[int, list[int]]:
+        plan = fp.plan_scan(load_table("db.opaque", table.catalog), f"id >= 30 AND {where}")
+        return plan.summary.files_kept, sorted(plan.to_arrow(columns=["id"])["id"].to_pylist())
+
+    assert found("ST_Intersects_Extent(g, ST_MakeEnvelope(0, 0, 2, 2))") == (1, [30])
+    assert found("NOT ST_Intersects_Extent(g, ST_Point(1, 2))") == (2, [40])
+    assert found("ST_Intersects_Extent(g, ST_MakeEnvelope(3, 0, 5, 99))") == (0, [])
+    with pytest.raises(UnsupportedError, match=r"st_intersects\(\)"):
+        found("ST_Intersects(g, ST_Point(1, 2))")
+    fp.delete(load_table("db.opaque", table.catalog), "ST_Intersects_Extent(g, ST_MakeEnvelope(7, 7, 9, 9))")
+    assert found("g IS NOT NULL")[1] == [30]
+
+
+def test_a_value_of_another_type_is_an_error_or_null(table: Table) -> None:
+    fp.append(table, shredded({30: 2**40}))
+    with pytest.raises(EvaluationError, match="1099511627776 in a variant cannot be cast to int32"):
+        fp.plan_scan(load_table("db.opaque", table.catalog), "id = 30 AND v:a::int > 5").to_arrow()
+    kept = fp.plan_scan(load_table("db.opaque", table.catalog), "id = 30 AND try_variant_get(v, '$.a', 'int') IS NULL")
+    assert kept.to_arrow(columns=["id"])["id"].to_pylist() == [30]
+    with pytest.raises(TypeMismatchError, match="variant_get"):
+        fp.plan_scan(load_table("db.opaque", table.catalog), "variant_get(id, '$.a', 'int') > 5").to_arrow()
 
 
 def test_variants_of_different_layouts_are_written_without_one(table: Table) -> None:

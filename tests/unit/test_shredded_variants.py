@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import VariantVal
 
-from floeplan.scan.variants import NULL, ShreddedVariantError, unshredded
+from floeplan.predicate.variants import VariantError
+from floeplan.scan.variants import NULL, unshredded
 
 pytestmark = pytest.mark.unit
 
@@ -153,5 +154,5 @@ def test_a_variant_without_any_value_is_null() -> None:
 def test_what_cannot_be_put_together_is_an_error(
     typed: pa.Array, value: bytes | None, names: bytes, message: str
 ) -> None:
-    with pytest.raises(ShreddedVariantError, match=message):
+    with pytest.raises(VariantError, match=message):
         variants(group(typed, [value]), [names])

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 from sqlglot import TokenType
@@ -31,6 +30,7 @@ from floeplan.predicate.rows.arrow_columns import Resolver
 from floeplan.predicate.rows.evaluate import ValueExpression, evaluate_rows, store
 from floeplan.predicate.sql_compiler import compile_value
 from floeplan.predicate.sql_parser import tokenize
+from floeplan.scan.projection import arrow_schema
 from floeplan.schemas import fields_by_id
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def arrow_evaluates(
 
     def nulls(field_id: int) -> pa.ChunkedArray:
         schema = next(schema for schema in schemas if field_id in fields_by_id(schema))
-        return pa.chunked_array([pa.nulls(1, schema_to_pyarrow(schema.find_type(field_id)))])
+        return pa.chunked_array([pa.nulls(1, arrow_schema(Schema(schema.find_field(field_id))).field(0).type)])
 
     calls: list[Callable[[], object]] = [partial(evaluate_rows, condition, row, nulls) for condition in conditions]
     groups = [group for group in assigned if group is not None]

@@ -39,6 +39,7 @@ Modules in reading order:
 * ``sql_parser``: SQL text as a tree of pieces, each piece as sqlglot's tree; ``sql_compiler``: from there to the IR.
 * ``names``: columns by name; ``casts``: comparing a column with a literal of another type;
   ``spark_text``: Spark's text formats, intervals included.
+* ``variants``: values at a path of a variant, and their bounds; ``geometries``: bounding boxes.
 * ``rows``: evaluation on Arrow rows.
 
 Any package may import it. It imports only ``floeplan.errors``, ``floeplan.text`` and ``floeplan.vectors``.

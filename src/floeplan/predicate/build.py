@@ -26,6 +26,7 @@ _COLUMN_LEAVES = (
     ir.BloomEq,
     ir.BloomInList,
     ir.Transformed,
+    ir.Bounded,
 )
 
 
@@ -103,6 +104,8 @@ def negate(expr: IrExpr) -> IrExpr:
         case ir.Between(column, low, high, inclusive):
             below, above = (CmpOp.LT, CmpOp.GT) if inclusive else (CmpOp.LE, CmpOp.GE)
             return ir.Or((ir.Cmp(column, below, low), ir.Cmp(column, above, high)))
+        case ir.Bounded(column, piece, test, negated):
+            return ir.Bounded(column, piece, test, not negated)
         case ir.Transformed(column, transform, leaf, source):
             negated_leaf = negate(leaf)
             assert isinstance(negated_leaf, ir.Cmp | ir.InList | ir.StartsWith)
@@ -137,7 +140,7 @@ def field_ids(expr: IrExpr) -> tuple[int, ...]:
 
 def has_opaque(expr: IrExpr) -> bool:
     """Whether a piece of the expression can only be evaluated on rows."""
-    return any(isinstance(leaf, ir.Opaque) for leaf in leaves(expr))
+    return any(isinstance(leaf, ir.Opaque | ir.Bounded) for leaf in leaves(expr))
 
 
 def map_leaves(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:

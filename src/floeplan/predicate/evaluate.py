@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial, reduce
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,14 @@ from floeplan.vectors import Mask, arrow_binary
 _Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"
 _NUMPY_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "=": np.equal}
 _ARROW_COMPARE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal, "=": pc.equal}
+
+
+@runtime_checkable
+class BoundsTest(Protocol):
+    """Evaluates a condition on the stored bounds of a column whose values have no order."""
+
+    def answer(self, stats: ColumnStats) -> Tri:
+        """What may occur among the rows of each container."""
 
 
 def evaluate(expr: IrExpr, stats: StatsTable) -> Tri:
@@ -70,6 +78,9 @@ def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
         return _bloom(leaf, known, stats)
     if known is None:
         return Tri.unknown(stats.nonempty)
+    if isinstance(leaf, ir.Bounded) and isinstance(leaf.test, BoundsTest):
+        answer = leaf.test.answer(known)
+        return ~answer if leaf.negated else answer
     return _from_statistics(leaf, known)
 
 

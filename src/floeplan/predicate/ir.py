@@ -245,6 +245,22 @@ class Opaque(IrExpr):
 
 
 @dataclass(frozen=True, slots=True)
+class Bounded(IrExpr):
+    """A condition on what is computed from a variant or geometry: ``test`` on statistics, ``piece`` on rows.
+
+    ``test`` is a ``floeplan.predicate.evaluate.BoundsTest``.
+    """
+
+    column: Column
+    piece: Opaque
+    test: object
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"NOT ({self.piece})" if self.negated else str(self.piece)
+
+
+@dataclass(frozen=True, slots=True)
 class _Junction(IrExpr):
     operands: tuple[IrExpr, ...]
 

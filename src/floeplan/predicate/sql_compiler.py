@@ -34,15 +34,18 @@ from pyiceberg.types import (
 from sqlglot import exp
 
 from floeplan.errors import FloeplanError, PredicateSyntaxError, TypeMismatchError, UnsupportedError
-from floeplan.opaque_types import is_opaque
+from floeplan.opaque_types import is_opaque, is_variant
 from floeplan.predicate import casts
 from floeplan.predicate.build import and_, negate, or_
 from floeplan.predicate.casts import NeedsRows, Term
+from floeplan.predicate.evaluate import BoundsTest
+from floeplan.predicate.geometries import BoxBounds, find_extent
 from floeplan.predicate.ir import (
     FALSE,
     NULL_PREDICATE,
     TRUE,
     Between,
+    Bounded,
     Cmp,
     CmpOp,
     Column,
@@ -59,7 +62,8 @@ from floeplan.predicate.plain_sql import compile_plain
 from floeplan.predicate.rows.arrow_columns import Rows
 from floeplan.predicate.rows.evaluate import SqlExpression, ValueExpression, evaluate_sql
 from floeplan.predicate.rows.nodes import COMPARISONS
-from floeplan.predicate.rows.types import described, iceberg_type, sql_type
+from floeplan.predicate.rows.types import described, iceberg_type, sql_type, written
+from floeplan.predicate.rows.variant_get import Extraction, find_extraction
 from floeplan.predicate.spark_text import Interval, LikePattern, parse_like
 from floeplan.predicate.sql_parser import (
     BooleanTree,
@@ -71,6 +75,7 @@ from floeplan.predicate.sql_parser import (
     split_predicate,
     tokenize,
 )
+from floeplan.predicate.variants import VariantBounds
 
 _MIRRORED = {CmpOp.LT: CmpOp.GT, CmpOp.LE: CmpOp.GE, CmpOp.GT: CmpOp.LT, CmpOp.GE: CmpOp.LE}
 _NO_CONDITION = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Neg, exp.DPipe, exp.Concat, exp.Interval)
@@ -131,7 +136,7 @@ def _compile(tree: BooleanTree, sql: str, names: Names, errors: list[CompileErro
     piece = parse_piece(sql, tree, names)
     compiler = _PieceCompiler(piece, errors)
     try:
-        return compiler.condition(piece.tree)
+        return compiler.whole(piece.tree)
     except NeedsRows as reason:
         return compiler.opaque(str(reason))
     except FloeplanError as error:
@@ -147,6 +152,30 @@ class _PieceCompiler:
         self.piece = piece
         self.errors = errors
         self.negated = False
+        self.extraction: Extraction | None = None
+
+    def whole(self, tree: exp.Expr) -> IrExpr:
+        """The IR of the piece; of a condition on a variant's field, with the test of the variant's bounds."""
+        if (extent := find_extent(tree)) is not None:
+            reference = self.piece.references[extent[0]]
+            if not str(reference.field.field_type).lower().startswith("geometry"):
+                raise TypeMismatchError(f"column {reference.name} is {reference.field.field_type}, not a geometry")
+            return self._bounded(reference, tree, BoxBounds(extent[1]))
+        found = self.condition(tree)
+        if self.extraction is None:
+            return found
+        field_id, steps = self.extraction.field_id, self.extraction.steps
+        type_, reference = iceberg_type(self.extraction.target), self.piece.references[field_id]
+        test = None if type_ is None else VariantBounds.of(steps, found, type_, field_id)
+        if test is None:
+            raise NeedsRows("there are no bounds of the elements of an array in a variant")
+        return self._bounded(reference, tree, test)
+
+    def _bounded(self, reference: Reference, tree: exp.Expr, test: BoundsTest) -> Bounded:
+        field = reference.field
+        assert isinstance(field.field_type, PrimitiveType)
+        piece = Opaque(self.piece.text, (field.field_id,), SqlExpression(tree, self.piece.text))
+        return Bounded(Column(field.field_id, field.field_type, reference.path), piece, test)
 
     def condition(self, node: exp.Expr) -> IrExpr:
         """The IR of a boolean node."""
@@ -216,6 +245,15 @@ class _PieceCompiler:
         if isinstance(node, exp.Placeholder):
             column = self._column(node)
             return Term(column, column.type)
+        try:
+            found = find_extraction(node)
+        except UnsupportedError as error:
+            raise NeedsRows(error.message) from error
+        if found is not None and is_variant(self.piece.references[found.field_id].field.field_type):
+            type_ = iceberg_type(found.target)
+            if type_ is not None:
+                self.extraction = found
+                return Term(Column(found.field_id, type_, (written(node),)), type_)
         if isinstance(node, exp.Cast) and not node.args.get("safe"):
             inner = self._term(node.this)
             target = iceberg_type(sql_type(node.to))

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from sqlglot import Token, TokenType, exp
+from sqlglot.dialects.databricks import Databricks
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel, ParseError, TokenError
 
@@ -297,7 +298,9 @@ def _parse(sql: str, piece: Piece) -> exp.Expr:
         else:
             tokens.append(token)
     try:
-        trees = Spark().parser(error_level=ErrorLevel.IMMEDIATE).parse_into(exp.Condition, tokens, sql)
+        # ``v:a.b``, which Spark has since 4.0, is in sqlglot's dialect of Databricks only.
+        dialect = Databricks() if any(token.token_type is TokenType.COLON for token in tokens) else Spark()
+        trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse_into(exp.Condition, tokens, sql)
     except ParseError as error:
         raise syntax_error(sql, _position(error, sql, piece), "this is not an expression Spark accepts") from error
     except (ValueError, TypeError, AttributeError, LookupError) as error:

@@ -74,13 +74,17 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """What each container may hold of one column; bounds that cannot be true are dropped on construction."""
+    """What each container may hold of one column; bounds that cannot be true are dropped on construction.
+
+    ``stored`` has the bounds of a variant or geometry column as bytes, which have no order: lower and upper ones.
+    """
 
     may_null: Mask
     may_nan: Mask
     may_value: Mask
     lower: Bound | None = None
     upper: Bound | None = None
+    stored: tuple[pa.Array, pa.Array] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         lower, upper = trusted(self.lower, self.upper)
@@ -97,6 +101,8 @@ class ColumnStats:
         upper = lower if same else None if self.upper is None else self.upper.slice(start, end)
         object.__setattr__(part, "lower", lower)
         object.__setattr__(part, "upper", upper)
+        stored = None if self.stored is None else tuple(one[start:end] for one in self.stored)
+        object.__setattr__(part, "stored", stored)
         return part
 
     @staticmethod

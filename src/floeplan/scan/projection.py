@@ -27,7 +27,8 @@ from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value, value_json
-from floeplan.scan.variants import ShreddedVariantError, in_layout, unshredded
+from floeplan.predicate.variants import VariantError
+from floeplan.scan.variants import in_layout, unshredded
 from floeplan.schemas import FIELD_ID, fields_by_id
 
 MAX_KNOWN_SCHEMAS = 64
@@ -249,7 +250,7 @@ def _variant(array: pa.Array, wanted: NestedField, path: str) -> pa.Array:
     elif {"metadata", "typed_value"} <= names <= {"metadata", "value", "typed_value"}:
         try:
             value = pa.array(unshredded(stored), pa.large_binary())
-        except (ShreddedVariantError, IndexError, UnicodeDecodeError) as error:
+        except (VariantError, IndexError, UnicodeDecodeError) as error:
             raise CorruptFileError(
                 f"column {wanted.name} of {path} is a shredded variant that cannot be read: {error}",
                 context={"file": path, "column": wanted.name},

@@ -30,13 +30,14 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.parquet.prune.selection import distinct
 from floeplan.predicate.build import columns as predicate_columns
-from floeplan.predicate.build import negate, push_not, without_opaque
+from floeplan.predicate.build import map_leaves, negate, push_not, without_opaque
 from floeplan.predicate.evaluate import physical
 from floeplan.predicate.ir import (
     And,
     Between,
     BloomEq,
     BloomInList,
+    Bounded,
     Cmp,
     CmpOp,
     FalseExpr,
@@ -304,7 +305,8 @@ def expression_json(expr: IrExpr) -> Json:
     Opaque parts have no such form and are left out (``without_opaque``), so the JSON matches at least the rows that the
     predicate matches.
     """
-    return _json(push_not(without_opaque(expr)))
+    on_rows = map_leaves(push_not(expr), lambda leaf: leaf.piece if isinstance(leaf, Bounded) else leaf)
+    return _json(push_not(without_opaque(on_rows)))
 
 
 def _json(expr: IrExpr) -> Json:

@@ -16,66 +16,41 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from floeplan import arrow_compute as pc
+from floeplan.predicate.variants import ARRAY, OBJECT, Names, VariantError, fields_of, names_of
 
 Encoded: TypeAlias = "list[bytes | None]"
 
 NULL = b"\x00"
-_SHORT_STRING, _OBJECT, _ARRAY = 1, 2, 3
+_SHORT_STRING = 1
 _TRUE, _FALSE, _DECIMAL4, _BINARY, _STRING, _UUID = 1, 2, 8, 15, 16, 20
 _MOST_SHORT = 63
 _MOST_SMALL = 255
 """Elements of an object or array whose number takes one byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """The field names in the metadata of a variant, by id, and the id of each."""
-
-    texts: tuple[str, ...]
-    ids: Mapping[str, int]
-
-
-class ShreddedVariantError(ValueError):
-    """A shredded variant that cannot be put together; callers add file and column."""
-
-
 def unshredded(group: pa.StructArray) -> list[bytes]:
     """The encoded value of each variant of a group; of a variant that is null, any."""
-    metadata = _child(group, "metadata")
-    names = [_names(one or b"\x01\x00\x00") for one in metadata.to_pylist()]
+    metadata = child_of(group, "metadata")
+    names = [names_of(one or b"\x01\x00\x00") for one in metadata.to_pylist()]
     return [NULL if one is None else one for one in _group(group, names)]
 
 
-def _child(group: pa.StructArray, name: str) -> pa.Array:
+def child_of(group: pa.StructArray, name: str) -> pa.Array:
     """A child, null where the group is; ``None`` if there is none."""
     at = group.type.get_field_index(name)
     return None if at < 0 else group.flatten()[at]
 
 
-@lru_cache(maxsize=256)
-def _names(metadata: bytes) -> _Names:
-    """The dictionary of a variant: version and offset size, the number of names, their offsets, and the names."""
-    size = (metadata[0] >> 6) + 1
-    count = int.from_bytes(metadata[1 : 1 + size], "little")
-    end = 1 + size * (count + 2)
-    starts = [int.from_bytes(metadata[at : at + size], "little") for at in range(1 + size, end, size)]
-    texts = tuple(metadata[end + start : end + stop].decode() for start, stop in pairwise(starts))
-    return _Names(texts, {text: number for number, text in enumerate(texts)})
-
-
-def _group(group: pa.StructArray, names: Sequence[_Names]) -> Encoded:
+def _group(group: pa.StructArray, names: Sequence[Names]) -> Encoded:
     """The encoded values of a group, ``None`` for a field that a row does not have."""
-    value, typed = _child(group, "value"), _child(group, "typed_value")
+    value, typed = child_of(group, "value"), child_of(group, "typed_value")
     rest: Encoded = [None] * len(group) if value is None else value.to_pylist()
     if typed is None:
         return rest
@@ -219,7 +194,7 @@ def _primitive(typed: pa.Array) -> tuple[Callable[[Any], bytes], list[Any]]:
         return (
             lambda one: header + _unscaled(one, type_.scale).to_bytes(size, "little", signed=True)
         ), typed.to_pylist()
-    raise ShreddedVariantError(f"a typed value of type {type_} is not supported")
+    raise VariantError(f"a typed value of type {type_} is not supported")
 
 
 _FIXED: Mapping[pa.DataType, tuple[int, str]] = {
@@ -249,27 +224,43 @@ def _string(text: str) -> bytes:
     return bytes([_STRING << 2]) + len(data).to_bytes(4, "little") + data
 
 
-def _object(typed: Mapping[str, bytes | None], rest: bytes | None, names: _Names) -> bytes:
+def _object(typed: Mapping[str, bytes | None], rest: bytes | None, names: Names) -> bytes:
     """An object of the fields that have a column and of those that do not, ordered by name."""
     ids = {}
     for name, value in typed.items():
         if value is not None:
             if name not in names.ids:
-                raise ShreddedVariantError(f"its metadata lacks the field {name!r}")
+                raise VariantError(f"its metadata lacks the field {name!r}")
             ids[names.ids[name]] = value
     if rest is not None:
-        ids = _fields(rest) | ids
+        ids = fields_of(rest) | ids
     ordered = sorted(ids, key=lambda number: names.texts[number].encode())
     widest, body = max(ordered, default=0), [ids[number] for number in ordered]
     id_size, (count, offsets, large, offset_size) = _size_of(widest), _layout(body)
-    header = ((large << 4 | (id_size - 1) << 2 | (offset_size - 1)) << 2) | _OBJECT
+    header = ((large << 4 | (id_size - 1) << 2 | (offset_size - 1)) << 2) | OBJECT
     numbers = b"".join(number.to_bytes(id_size, "little") for number in ordered)
     return b"".join([bytes([header]), count, numbers, offsets, *body])
 
 
+def encoded_object(fields: Mapping[str, pa.Scalar]) -> bytes:
+    """A variant of an object of primitives: its metadata, followed by its value."""
+    texts = sorted(fields, key=str.encode)
+    names = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, names)]).tolist()
+    size = _size_of(max(ends[-1], len(names)))
+    header = 1 | 1 << 4 | (size - 1) << 6  # version 1, sorted names
+    numbers = b"".join(number.to_bytes(size, "little") for number in (len(names), *ends))
+    values = {}
+    for text, scalar in fields.items():
+        encode, (value,) = _primitive(pa.repeat(scalar, 1))
+        values[text] = encode(value)
+    known = Names(tuple(texts), {text: number for number, text in enumerate(texts)})
+    return b"".join([bytes([header]), numbers, *names, _object(values, None, known)])
+
+
 def _array(elements: Sequence[bytes]) -> bytes:
     count, offsets, large, offset_size = _layout(elements)
-    header = ((large << 2 | (offset_size - 1)) << 2) | _ARRAY
+    header = ((large << 2 | (offset_size - 1)) << 2) | ARRAY
     return b"".join([bytes([header]), count, offsets, *elements])
 
 
@@ -283,19 +274,3 @@ def _layout(body: Sequence[bytes]) -> tuple[bytes, bytes, bool, int]:
 
 def _size_of(number: int) -> int:
     return max(1, (number.bit_length() + 7) // 8)
-
-
-def _fields(value: bytes) -> dict[int, bytes]:
-    """The encoded fields of an object by id; their offsets need not be in order."""
-    header = value[0]
-    if header & 3 != _OBJECT:
-        raise ShreddedVariantError("the value beside the fields of an object is not an object")
-    offset_size, id_size, large = (header >> 2 & 3) + 1, (header >> 4 & 3) + 1, header >> 6 & 1
-    at = 5 if large else 2
-    count = int.from_bytes(value[1:at], "little")
-    start = at + count * id_size
-    ids = [int.from_bytes(value[one : one + id_size], "little") for one in range(at, start, id_size)]
-    body = start + (count + 1) * offset_size
-    offsets = [int.from_bytes(value[one : one + offset_size], "little") for one in range(start, body, offset_size)]
-    ends = dict(pairwise(sorted(offsets)))
-    return {number: value[body + begin : body + ends[begin]] for number, begin in zip(ids, offsets[:-1], strict=True)}

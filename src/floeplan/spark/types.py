@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, functions
 from pyspark.sql import types as spark
 
 from floeplan.errors import TypeMismatchError, UnsupportedError
+from floeplan.opaque_types import is_variant
 from floeplan.predicate import ir
 from floeplan.predicate.ir import CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value, sql_literal
@@ -53,6 +54,8 @@ def spark_sql(expr: IrExpr) -> str:
             return f"(NOT {spark_sql(operand)})"
         case ir.Opaque(text=text):
             return f"({text})"
+        case ir.Bounded(piece=piece, negated=negated):
+            return f"({'NOT ' if negated else ''}({piece.text}))"
     return _leaf(expr)
 
 
@@ -149,6 +152,8 @@ def spark_type(type_: iceberg.IcebergType, name: str) -> spark.DataType:
             return spark.ArrayType(spark_type(element, f"{name}.element"))
         case iceberg.MapType(key_type=key, value_type=value):
             return spark.MapType(spark_type(key, f"{name}.key"), spark_type(value, f"{name}.value"))
+    if is_variant(type_):
+        return spark.VariantType()
     if type(type_) not in _PLAIN:
         raise UnsupportedError(
             f"Spark has no type for column {name} of type {type_}; read other columns with columns=[…]",
@@ -213,7 +218,12 @@ def _to_spark(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
         return pc.floor_temporal(array, unit="microsecond").cast(type_)
     if pa.types.is_struct(array.type):
-        children = [_to_spark(pc.struct_field(array, [i]), type_.field(i).type) for i in range(type_.num_fields)]
+        names = [field.name for field in type_]
+        swapped = (
+            names == ["value", "metadata"] and array.type.field(0).name == "metadata"
+        )  # Spark's order in a variant
+        order = (1, 0) if swapped else range(len(names))
+        children = [_to_spark(pc.struct_field(array, [at]), type_.field(i).type) for i, at in enumerate(order)]
         return pa.StructArray.from_arrays(children, fields=list(type_), mask=pc.is_null(array))
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         whole = pa.concat_arrays([array.slice(0, 0), array])  # a copy without offset, so that offsets start at 0

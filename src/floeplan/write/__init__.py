@@ -15,7 +15,7 @@ Modules in reading order:
 - ``partitioning``: splitting rows by partition, and sorting them.
 - ``data_files``: rows to data files within memory limits.
 - ``parquet_file``: one Parquet file, and the metrics that its footer lacks. ``other_files``: one ORC or Avro file.
-- ``metrics``: written files as manifest entries, with their column metrics.
+- ``metrics``: written files as manifest entries, with their column metrics; ``variant_bounds``: those of variants.
 - ``position_deletes``: position delete files and deletion vectors.
 - ``existing_files``: registering existing Parquet files, whose partitions are proven.
 

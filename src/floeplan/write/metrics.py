@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from floeplan.metadata.manifests.entries import (
     partition_column,
 )
 from floeplan.metadata.manifests.values import partition_arrow_type
+from floeplan.opaque_types import is_variant
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.statistics import Side, comparable, decode_bound, usable_statistics
@@ -43,6 +45,7 @@ from floeplan.vectors import Ints, Mask
 from floeplan.write.parquet_file import RowGroupMetrics
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import MetricsModes
+from floeplan.write.variant_bounds import merged_bounds, serialized
 
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
@@ -143,9 +146,24 @@ def metrics_of_files(
             bound = decode_bound(leaf, type_, (usable.lower, usable.upper)[at], side)
             known |= _known_bounds(type_, bound, ordinary)
             extremes = _extremes(side, known, np.flatnonzero(ordinary).tolist(), file_of_group)
-            serialized = {file: single_value(type_, value, side, mode.width) for file, value in extremes.items()}
-            record(f"{side}_bounds", field_id, map(serialized.get, range(len(files))))
+            written = {file: single_value(type_, value, side, mode.width) for file, value in extremes.items()}
+            record(f"{side}_bounds", field_id, map(written.get, range(len(files))))
+    for field in schema.fields:
+        mode = modes.of(field.field_id)
+        if is_variant(field.field_type) and mode.bounds and all(field.field_id in group.variants for group in groups):
+            made = [
+                _variant_bounds(groups[start:stop], field.field_id, mode.width) for start, stop in pairwise([0, *stops])
+            ]
+            for at, side in enumerate(Side):
+                record(f"{side}_bounds", field.field_id, [both and both[at] for both in made])
     return files
+
+
+def _variant_bounds(groups: Sequence[RowGroupMetrics], field_id: int, width: int | None) -> tuple[bytes, bytes] | None:
+    bounds = merged_bounds(group.variants[field_id] for group in groups)
+    return serialized(
+        bounds, lambda text, side: text if width is None or len(text) <= width else _cut_text(text, width, side)
+    )
 
 
 def _known_bounds(type_: PrimitiveType, bound: Bound, ordinary: Mask) -> dict[int, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -41,6 +41,7 @@ from floeplan.parquet.footer.thrift import (
 )
 from floeplan.scan.projection import field_id
 from floeplan.write.target import WriteOptions
+from floeplan.write.variant_bounds import PathBounds, variant_bounds
 
 _LONGEST_STATISTIC = 4096
 """pyarrow writes no statistics for values longer than this."""
@@ -50,11 +51,12 @@ _SAMPLE, _FEW, _MOSTLY = 1 << 15, 1 << 10, 0.9
 
 @dataclass(frozen=True, slots=True)
 class RowGroupMetrics:
-    """Metrics of one row group by field id: nulls, NaN, and the bounds of columns with long values."""
+    """Metrics of one row group by field id: nulls, NaN, and bounds of columns with long values and of variants."""
 
     null_counts: dict[int, int]
     nan_counts: dict[int, int]
     long_bounds: dict[int, tuple[Any, Any]]
+    variants: dict[int, PathBounds] = field(default_factory=dict)
 
     @classmethod
     def merged(cls, parts: Iterable[RowGroupMetrics]) -> RowGroupMetrics:
@@ -64,6 +66,7 @@ class RowGroupMetrics:
             merged.null_counts.update(part.null_counts)
             merged.nan_counts.update(part.nan_counts)
             merged.long_bounds.update(part.long_bounds)
+            merged.variants.update(part.variants)
         return merged
 
 
@@ -292,8 +295,11 @@ def _children(type_: pa.DataType, path: str) -> list[tuple[pa.Field, str]]:
 def row_group_metrics(rows: pa.Table) -> RowGroupMetrics:
     """Compute the metrics of the rows of one row group."""
     metrics = RowGroupMetrics({}, {}, {})
-    for field, column in zip(rows.schema, rows.columns, strict=True):
-        for key, values in leaves(field, column):
+    for stored, column in zip(rows.schema, rows.columns, strict=True):
+        top = field_id(stored)
+        if top is not None and pt.is_struct(stored.type) and stored.type.get_field_index("typed_value") >= 0:
+            metrics.variants[top] = variant_bounds(column)
+        for key, values in leaves(stored, column):
             metrics.null_counts[key] = values.null_count
             if pt.is_floating(values.type):
                 metrics.nan_counts[key] = pc.sum(pc.is_nan(values)).as_py() or 0

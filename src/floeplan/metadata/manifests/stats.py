@@ -13,6 +13,7 @@ and unknown keeps the container.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -23,6 +24,7 @@ from floeplan import arrow_compute as pc
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.values import decode_bounds
+from floeplan.opaque_types import is_opaque
 from floeplan.partition.union import UnionField
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, take
@@ -117,8 +119,9 @@ def _file_column(entries: EntriesTable, field_id: int, type_: PrimitiveType) -> 
     nans = np.zeros_like(rows)
     if isinstance(type_, FloatType | DoubleType):
         nans = np.where(counted, entries.ints(f"nan_count.{field_id}"), -1)
-    lower, upper = decode_bounds(type_, entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}"))
-    return ColumnStats.from_counts(rows, nulls, nans, lower, upper)
+    raw = entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}")
+    known = ColumnStats.from_counts(rows, nulls, nans, *decode_bounds(type_, *raw))
+    return replace(known, stored=raw) if is_opaque(type_) else known
 
 
 def grouped_stats(files: StatsTable, counts: Ints) -> StatsTable:

@@ -16,7 +16,7 @@ Modules in reading order:
   pieces, assigned values) on rows, and Spark's store assignment.
 * ``arrow_columns``: columns by field id, in a form that compares exactly with literals.
 * ``nodes``: how each node of sqlglot's tree becomes a vector.
-* ``functions``: arithmetic, comparisons and functions on vectors.
+* ``functions``: arithmetic, comparisons and functions on vectors; ``variant_get``: fields of variants.
 * ``types``: one Arrow type per Spark type; casts and common types; expressions in error messages.
 
 Imported by ``floeplan.predicate.sql_compiler``, which folds constants with it, and by every package that reads or

@@ -86,7 +86,7 @@ def typed_columns_of(table: pa.Table, schema: Schema) -> Resolver:
 
     def resolve_typed(field_id: int) -> pa.ChunkedArray:
         data, field = decoded(resolve(field_id)), schema.find_field(field_id)
-        if not isinstance(field.field_type, types.PrimitiveType):
+        if not isinstance(field.field_type, types.PrimitiveType) or is_opaque(field.field_type):
             return data
         try:
             return data.cast(_arrow_type(field.field_type))
@@ -99,6 +99,8 @@ def typed_columns_of(table: pa.Table, schema: Schema) -> Resolver:
 def _arrow_type(type_: types.IcebergType) -> pa.DataType:
     from pyiceberg.io.pyarrow import schema_to_pyarrow  # imported late: slow, and most predicates do not need it
 
+    if is_opaque(type_):
+        return pa.null()
     return schema_to_pyarrow(type_)
 
 

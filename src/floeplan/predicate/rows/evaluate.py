@@ -95,6 +95,8 @@ class _Evaluation:
                 return self._constant(None)
             case ir.Transformed(source=source):
                 return self.answer(source)
+            case ir.Bounded(piece=piece, negated=negated):
+                return pc.invert(self.answer(piece)) if negated else self.answer(piece)
             case ir.Opaque(_, _, ir.IrExpr() as leaf):
                 return self._leaf(leaf)
             case ir.Opaque(_, _, expression):

@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from sqlglot import exp
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
+from floeplan.predicate.geometries import find_extent, intersects_extent
 from floeplan.predicate.literals import checked_text
 from floeplan.predicate.rows import functions as fn
 from floeplan.predicate.rows.arrow_columns import Rows
@@ -38,6 +39,7 @@ from floeplan.predicate.rows.types import (
     with_room,
     written,
 )
+from floeplan.predicate.rows.variant_get import find_extraction, variant_get
 from floeplan.predicate.spark_text import Interval, parse_interval, parse_like, parse_timestamp
 
 COMPARISONS: Mapping[type[exp.Expr], str] = {
@@ -137,6 +139,8 @@ def _interval(node: exp.Interval, rows: Rows) -> Interval:
 
 
 def _cast(node: exp.Cast, rows: Rows) -> Vector:
+    if (extraction := find_extraction(node)) is not None:
+        return variant_get(rows.column(extraction.field_id), extraction)
     if node.args.get("safe") or node.args.get("format"):
         raise unsupported(node, written(node))
     source, target = node.this, sql_type(node.to)
@@ -362,6 +366,10 @@ def _unknown_function(node: exp.Anonymous, rows: Rows) -> Vector:
         return cast(_vector(arguments[0], rows), sql_type(exp.DataType.build(name, dialect="spark")))
     if len(arguments) == 1 and name in ("isnull", "isnotnull"):
         return (pc.is_null if name == "isnull" else pc.is_valid)(_vector(arguments[0], rows))
+    if (extraction := find_extraction(node)) is not None:
+        return variant_get(rows.column(extraction.field_id), extraction)
+    if (extent := find_extent(node)) is not None:
+        return intersects_extent(rows.column(extent[0]), extent[1])
     raise unsupported(node)
 
 

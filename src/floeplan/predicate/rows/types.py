@@ -72,7 +72,7 @@ def sql_type(node: exp.DataType) -> pa.DataType:
     from sqlglot import exp
 
     kind = node.this.value if isinstance(node.this, exp.DType) else ""
-    parameters = [int(parameter.this.name) for parameter in node.expressions]
+    parameters = [int(one.this.name) for one in node.expressions if isinstance(one, exp.DataTypeParam)]
     if kind == "DECIMAL":
         precision, scale = [*parameters, 10, 0][:2] if len(parameters) != 1 else (parameters[0], 0)
         if not 0 < precision <= MAX_PRECISION or not 0 <= scale <= precision:
@@ -199,7 +199,7 @@ def cast(values: Vector, target: pa.DataType) -> Vector:
     if pt.is_boolean(source) and is_number(target):
         return cast(values.cast(INT), target)
     if is_number(source) and pt.is_boolean(target):
-        return pc.not_equal(values, pa.scalar(0).cast(source))
+        return pc.not_equal(values, pa.scalar(0, source))
     if (pt.is_date(source) or pt.is_timestamp(source)) and pt.is_timestamp(target):
         return values.cast(target)
     if pt.is_timestamp(source) and pt.is_date(target):
@@ -214,9 +214,13 @@ def _number_to_number(values: Vector, target: pa.DataType) -> Vector:
             return values.cast(STRING).cast(target)  # Arrow's own cast is not correctly rounded
         return values.cast(target, safe=False)
     if pt.is_integer(target):
-        return values.cast(target) if pt.is_integer(source) else pc.trunc(values).cast(target)
+        if pt.is_integer(source):
+            return values.cast(target)
+        return pc.trunc(with_room(values) if pt.is_decimal(source) else values).cast(target)
     if pt.is_floating(source):
         raise UnsupportedError("a cast from double to decimal cannot be evaluated outside Spark")
+    if pt.is_integer(source):
+        return values.cast(as_decimal_type(source)).cast(target)  # Arrow's own cast wants room for every integer
     if pt.is_decimal(source) and target.scale < source.scale:
         values = pc.round(with_room(values), ndigits=target.scale, round_mode="half_towards_infinity")
     return values.cast(target)

@@ -22,6 +22,7 @@ from pyiceberg.types import NestedField, UUIDType
 
 from floeplan.errors import UnsupportedError
 from floeplan.formats.stored import PARQUET, READABLE
+from floeplan.opaque_types import is_opaque
 from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
 from floeplan.predicate.build import field_ids, has_opaque
@@ -140,6 +141,8 @@ def _type_reasons(field: NestedField) -> Iterator[str]:
     for inner in walk(field):
         if isinstance(inner.field_type, NANOSECONDS):
             yield f"column {field.name} has nanosecond timestamps"
+        if is_opaque(inner.field_type):
+            yield f"column {field.name} has a {inner.field_type}"
         if inner is not field and isinstance(inner.field_type, UUIDType):
             yield f"column {field.name} has nested UUIDs"
         if inner.initial_default is not None and (inner is not field or not isinstance(inner.field_type, DEFAULTED)):
