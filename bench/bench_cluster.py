@@ -60,7 +60,7 @@ SIZES = {
 LITTLE = Size(40_000, 4, MIB // 8, MIB // 4)
 """A table whose rewrite starts the Python workers of all executors."""
 TASKS, STEPS = 16, 10_000_000
-"""Tasks that only compute, and what each of them adds up, in about half a second."""
+"""Tasks that only compute, and what each of them adds up, in less than a second of CPU time."""
 SORTED = tuple(case for case in CASES if case.name in ("sort", "Z-order"))
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",

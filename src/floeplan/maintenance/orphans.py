@@ -115,7 +115,7 @@ def remove_orphans(
                 "file; nothing was removed",
                 context={"file": named, "listed": seen},
             )
-        reachable.add(location.path)
+        reachable.add(found.location.path)  # the string of the listing, not another one
     unknown = [file for path, file in listed.items() if path not in reachable]
     if now_s is None:
         now_s = time.time() if dry_run or not unknown else _earlier_clock(loaded)
