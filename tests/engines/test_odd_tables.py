@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.maintenance.doctor import doctor
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
 from tests.support.spark import iceberg_java as java
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engines, pytest.mark.matrix]
 
 ALL = {"rewrite-all": "true"}
+ALLOW = {"allow_late_equality_deletes": True}
+"""Tables have equality deletes under old specs, and no writer that goes on adding them."""
 Rows = dict[int, tuple[Any, ...]]
 
 
@@ -189,22 +192,26 @@ TABLES: dict[str, tuple[Callable[..., None], tuple[int, ...], tuple[str, ...]]] 
 }
 CASES = [(name, version) for name, (_, versions, _) in TABLES.items() for version in versions]
 CHANGES: tuple[tuple[str, Callable[[Table], object], Callable[[Rows], Rows]], ...] = (
-    ("delete", lambda table: fp.delete(table, "id = 8", mode="merge-on-read"), lambda rows: without(rows, 8)),
-    ("delete by file", lambda table: fp.delete(table, "id = 0", mode="copy-on-write"), lambda rows: without(rows, 0)),
+    ("delete", lambda table: fp.delete(table, "id = 8", mode="merge-on-read", **ALLOW), lambda rows: without(rows, 8)),
+    (
+        "delete by file",
+        lambda table: fp.delete(table, "id = 0", mode="copy-on-write", **ALLOW),
+        lambda rows: without(rows, 0),
+    ),
     (
         "update",
-        lambda table: fp.update(table, {"id": "id + 100"}, "id IN (1, 10, 20)", mode="merge-on-read"),
+        lambda table: fp.update(table, {"id": "id + 100"}, "id IN (1, 10, 20)", mode="merge-on-read", **ALLOW),
         lambda rows: shifted(rows, 1, 10, 20),
     ),
     (
         "update by file",
-        lambda table: fp.update(table, {"id": "id + 100"}, "id IN (3, 13, 21)", mode="copy-on-write"),
+        lambda table: fp.update(table, {"id": "id + 100"}, "id IN (3, 13, 21)", mode="copy-on-write", **ALLOW),
         lambda rows: shifted(rows, 3, 13, 21),
     ),
     (
         "merge",
         lambda table: (
-            fp.merge(table, pa.table({"key": [5, 14, 24]}), "id = key")
+            fp.merge(table, pa.table({"number": [5, 14, 24]}), "id = number", **ALLOW)
             .when_matched_update({"id": "id + 100"})
             .execute()
         ),
@@ -212,7 +219,7 @@ CHANGES: tuple[tuple[str, Callable[[Table], object], Callable[[Rows], Rows]], ..
     ),
     ("rewrite", lambda table: fp.rewrite_data_files(table, options=ALL), dict),
     ("sort", lambda table: fp.rewrite_data_files(table, strategy="sort", by=["id DESC"], options=ALL), dict),
-    ("upgrade", fp.upgrade_spec, dict),
+    ("upgrade", lambda table: fp.upgrade_spec(table, options=UpgradeOptions(**ALLOW)), dict),
 )
 
 

@@ -269,6 +269,10 @@ def test_files_are_pruned_by_the_bounds_of_shredded_variants(table: Table) -> No
 
     fp.append(table, shredded({30: 7, 31: None}))
     fp.append(table.refresh(), shredded({32: 900, 33: 950}))
+    opened = load_table("db.opaque", table.catalog)
+    (second,) = fp.plan_scan(opened, "id >= 32").files
+    why = fp.why(opened, second.path, "v:a::bigint < 100")
+    assert (why.kept, why.statistic) == (False, "bounds of v: $['a'] 900 to 950")
     for _ in range(2):
         assert found("v:a::bigint < 100") == (1, [30])
         assert found("variant_get(v, '$.a', 'double') >= 950") == (1, [33])
@@ -307,6 +311,12 @@ def test_files_are_pruned_by_the_boxes_of_geometries(table: Table) -> None:
 
     assert found("ST_Intersects_Extent(g, ST_MakeEnvelope(0, 0, 2, 2))") == (1, [30])
     assert found("NOT ST_Intersects_Extent(g, ST_Point(1, 2))") == (2, [40])
+    opened = load_table("db.opaque", table.catalog)
+    (second,) = fp.plan_scan(opened, "id >= 40").files
+    assert (
+        fp.why(opened, second.path, "ST_Intersects_Extent(g, ST_Point(1, 2))").statistic
+        == "bounds of g: 8.0 9.0 to 8.0 9.0"
+    )
     assert found("ST_Intersects_Extent(g, ST_MakeEnvelope(3, 0, 5, 99))") == (0, [])
     with pytest.raises(UnsupportedError, match=r"st_intersects\(\)"):
         found("ST_Intersects(g, ST_Point(1, 2))")

@@ -47,6 +47,9 @@ class BoundsTest(Protocol):
     def answer(self, stats: ColumnStats) -> Tri:
         """What may occur among the rows of each container."""
 
+    def shown(self, stats: ColumnStats) -> str:
+        """The bounds of the first container that the answer comes from."""
+
 
 def evaluate(expr: IrExpr, stats: StatsTable) -> Tri:
     """Answer the predicate for every container of the table."""

@@ -131,11 +131,22 @@ class BoxBounds:
             may_true &= np.array([self._may_intersect(low, high) for low, high in pairs], dtype=np.bool_)
         return Tri(may_true, stats.may_value, stats.may_null)
 
+    def shown(self, stats: ColumnStats) -> str:
+        """The box of the first container."""
+        found = None if stats.stored is None else _stored_box(*(part[0].as_py() for part in stats.stored))
+        return "unknown" if found is None else f"{found.x_min} {found.y_min} to {found.x_max} {found.y_max}"
+
     def _may_intersect(self, low: bytes | None, high: bytes | None) -> bool:
-        if low is None or high is None or {len(low), len(high)} - set(_POINT_LENGTHS):
-            return True
-        bounds = Box(*struct.unpack_from("<dd", low), *struct.unpack_from("<dd", high))
-        return bounds.is_empty or bounds.intersects(self.box)
+        found = _stored_box(low, high)
+        return found is None or found.intersects(self.box)
+
+
+def _stored_box(low: bytes | None, high: bytes | None) -> Box | None:
+    """The box between two bounds; ``None`` if unknown."""
+    if low is None or high is None or {len(low), len(high)} - set(_POINT_LENGTHS):
+        return None
+    found = Box(*struct.unpack_from("<dd", low), *struct.unpack_from("<dd", high))
+    return None if found.is_empty else found
 
 
 def find_extent(node: exp.Expr) -> tuple[int, Box] | None:

@@ -223,13 +223,21 @@ class VariantBounds:
         nonempty = stats.may_null | stats.may_value
         if stats.stored is None:
             return Tri.unknown(nonempty)
-        pairs = zip(*(part.to_pylist() for part in stats.stored), strict=True)
-        ranges = [_range(low, high, self.path, self.type) for low, high in pairs]
+        ranges = self._ranges(*stats.stored)
         lower = _bound(self.type, [None if one is None else one.least for one in ranges])
         upper = _bound(self.type, [None if one is None else one.greatest for one in ranges])
         nan = stats.may_value & np.array([one is None or one.may_nan for one in ranges], dtype=np.bool_)
         known = ColumnStats(nonempty, nan, stats.may_value, lower, upper)
         return evaluate(self.leaf, StatsTable(len(nonempty), {self.field_id: known}, nonempty))
+
+    def shown(self, stats: ColumnStats) -> str:
+        """The bounds of the path in the first container."""
+        (found,) = [None] if stats.stored is None else self._ranges(*(part[:1] for part in stats.stored))
+        return f"{self.path} {'unknown' if found is None else f'{found.least} to {found.greatest}'}"
+
+    def _ranges(self, lower: pa.Array, upper: pa.Array) -> list[_Range | None]:
+        pairs = zip(lower.to_pylist(), upper.to_pylist(), strict=True)
+        return [_range(low, high, self.path, self.type) for low, high in pairs]
 
 
 def normalized(names: Iterable[str]) -> str:

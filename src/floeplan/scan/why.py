@@ -30,7 +30,8 @@ from floeplan.parquet.source import ByteSource, open_referenced
 from floeplan.partition.transforms import from_physical
 from floeplan.predicate.build import columns, conjuncts
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
-from floeplan.predicate.ir import TRUE, IrExpr, IsNaN, IsNull
+from floeplan.predicate.evaluate import BoundsTest
+from floeplan.predicate.ir import TRUE, Bounded, IrExpr, IsNaN, IsNull
 from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, kleene, to_mask
 from floeplan.scan.footers import FooterPruner, file_pruner
@@ -273,9 +274,13 @@ class _Inquiry:
                 name = "null" if isinstance(conjunct, IsNull) else "nan"
                 count = int(self.entry.ints(f"{name}_count.{column.field_id}")[0])
                 parts.append(f"{name} count of {column}: {'unknown' if count < 0 else count}")
+                continue
+            stored = stats.columns.get(column.field_id)
+            if isinstance(conjunct, Bounded) and isinstance(conjunct.test, BoundsTest) and stored is not None:
+                known = conjunct.test.shown(stored)
             else:
-                known = _ranges(stats.columns.get(column.field_id), _column_text(column.type), 1)
-                parts.append(f"bounds of {column}: {known}")
+                known = _ranges(stored, _column_text(column.type), 1)
+            parts.append(f"bounds of {column}: {known}")
         return ", ".join(parts) or "no statistic"
 
     def _dropped(self, pass_: str, conjunct: IrExpr | None, statistic: str, reason: str | None = None) -> Why:
