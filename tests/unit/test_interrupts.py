@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -84,6 +85,14 @@ def interrupted(self, timeout=None):
     return result(self, timeout)
 Future.result = interrupted
 """
+IMPORTING = """
+class Finder:
+    def find_spec(self, fullname, path, target=None):
+        if fullname == {module!r}:
+            sys.meta_path.remove(self)
+            signalled()
+sys.meta_path.insert(0, Finder())
+"""
 BEFORE_A_COMMIT_OF_GROUPS = """
 from floeplan.rewrite.execute import _Run
 commit = _Run._commit
@@ -116,7 +125,7 @@ def signalled():
     # To this thread: the signal is pending when the call returns.
     signal.pthread_kill(threading.get_ident(), signal.{signal})
 {when}
-from floeplan.cli.main import run
+from floeplan.cli.__main__ import run
 sys.argv[1:] = {arguments!r}
 run()
 """
@@ -136,6 +145,19 @@ def test_a_stopped_rewrite_leaves_no_files(table: Table, floeplan_home: Path, si
     assert "nothing was committed; run it again to continue" in done.stderr.splitlines()[-1]
     assert data_files(floeplan_home) == before
     assert table.refresh().metadata.current_snapshot_id == table.snapshots()[-1].snapshot_id
+
+
+@pytest.mark.parametrize("module", ["typer.core", "floeplan.cli.commands.dml", "pyiceberg.schema"])
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+def test_a_program_that_is_stopped_while_it_starts_says_so(table: Table, signal: str, module: str) -> None:
+    command = ["delete", "db.events", "--where", "id = 7"]
+    done = run(command, signal, IMPORTING.format(module=module))
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "floeplan: stopping…\nfloeplan: interrupted: nothing was committed\n"
+    done = run([*command, "--json"], signal, IMPORTING.format(module=module))
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["kind"], error["committed"]) == (130, "interrupted", False)
+    assert done.stderr == "floeplan: stopping…\n"
 
 
 def test_a_commit_is_finished_before_the_program_stops(table: Table) -> None:

@@ -21,7 +21,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from floeplan.cli import interrupts
 from floeplan.errors import (
     BadInputError,
     FloeplanError,
@@ -160,7 +159,7 @@ class ProgramCommand(TyperCommand):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            raise _interrupted(_commits() - done) from interrupt
+            raise interrupted(_commits() - done) from interrupt
 
 
 def _commits() -> int:
@@ -169,7 +168,9 @@ def _commits() -> int:
     return 0 if module is None else int(module.CatalogCommit.completed)
 
 
-def _interrupted(commits: int) -> OperationInterruptedError:
+def interrupted(commits: int | None = None) -> OperationInterruptedError:
+    """The error of a program that was stopped, after some commits; by default those of this process."""
+    commits = _commits() if commits is None else commits
     what = (
         f"{counted(commits, 'commit')} stay"
         if commits > 1
@@ -260,18 +261,24 @@ def main(arguments: Sequence[str], *, program: bool = False) -> int:
     before_command = {"program": program}
     try:
         code = app(list(arguments), prog_name="floeplan", standalone_mode=False, obj=before_command)
+        if code == OperationInterruptedError.exit_code:  # while options were parsed or modules imported
+            raise interrupted()
         return code if isinstance(code, int) else 0
     except Exception as error:
         if before_command.get("verbose"):
             sys.stderr.write(redacted(traceback.format_exc()))
-        failure = _failure(error)
-        if "--json" in arguments:
-            from floeplan.cli.common import print_json  # imports rich, which completion does not need
+        return report(_failure(error), arguments)
 
-            print_json(failure.to_dict())
-        else:
-            print(f"floeplan: {one_line(failure.message)}", file=sys.stderr)  # noqa: T201
-        return failure.exit_code
+
+def report(failure: FloeplanError, arguments: Sequence[str]) -> int:
+    """Print a failure as one line or one JSON document; returns its exit code."""
+    if "--json" in arguments:
+        from floeplan.cli.common import print_json  # imports rich, which completion does not need
+
+        print_json(failure.to_dict())
+    else:
+        print(f"floeplan: {one_line(failure.message)}", file=sys.stderr)  # noqa: T201
+    return failure.exit_code
 
 
 def _failure(error: Exception) -> FloeplanError:
@@ -301,8 +308,7 @@ def _invalid_value(error: typer.TyperException) -> str | None:
 
 
 def run() -> None:
-    """Run the `floeplan` program."""
-    interrupts.install()
+    """Run the `floeplan` program, whose entry point is ``__main__``."""
     gc.set_threshold(_GC_ALLOCATIONS, *gc.get_threshold()[1:])
     code = main(sys.argv[1:], program=True)
     gc.freeze()  # the interpreter would look for garbage once more among all that ends with the process
