@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,6 +39,7 @@ from tests.support.tables.commits import (
 pytestmark = pytest.mark.unit
 
 ALONE = UpgradeOptions(metadata_only=True)
+ODD_OF_A = "part = 'a' AND id % 2 = 1"
 
 
 @pytest.fixture
@@ -58,6 +61,32 @@ def with_stray_deletes(catalog: SqlCatalog, version: int, *, per_file: bool = Tr
     in_flight = delete_change(table, slice(None), per_file=per_file)
     upgrade_spec(table, options=ALONE, commit=patient())
     return commit_change(table, in_flight, options=patient()).table
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    "change",
+    [
+        partial(fp.update, set={"id": "id"}, where=ODD_OF_A, mode="copy-on-write"),
+        partial(fp.delete, where=ODD_OF_A, mode="copy-on-write"),
+        partial(fp.rewrite_data_files, where="part = 'a'", options={"rewrite-all": "true"}),
+    ],
+)
+def test_changes_see_deletes_in_another_partition_whatever_the_filter(
+    catalog: SqlCatalog, version: int, change: Callable[[Table], object]
+) -> None:
+    """Their manifest may hold no partition of the filter; the rows they delete would be written back."""
+    table = create_table(catalog, version)
+    first = next(at for at, path in enumerate(sorted(live_entries(table).path.to_pylist())) if "part=a" in path)
+    deletes = delete_change(table, slice(first, first + 1)).added_deletes
+    (name,) = (name for name in deletes.table.column_names if name.startswith("partition."))
+    at = deletes.table.schema.get_field_index(name)
+    elsewhere = deletes.table.set_column(at, name, pa.array(["b"], deletes.table.schema.field(name).type))
+    misplaced = EntriesTable(elsewhere, deletes.partition_types)
+    table = commit_change(table, SnapshotChange(Operation.DELETE, added_deletes=misplaced), options=patient()).table
+    with pytest.raises(CorruptMetadataError, match=r"is recorded in another spec or partition"):
+        change(table)
+    assert reloaded(table).metadata.current_snapshot_id == table.metadata.current_snapshot_id
 
 
 def test_a_healthy_table_has_no_findings(catalog: SqlCatalog) -> None:

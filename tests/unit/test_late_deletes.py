@@ -90,6 +90,29 @@ def test_rows_do_not_leave_a_spec_with_a_live_writer(catalog: SqlCatalog, how: s
     assert fp.rewrite_data_files(table, options=ALL).files_rewritten == 3, "rows that keep their spec can be rewritten"
 
 
+def test_a_writer_behind_the_commits_of_another_is_found(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job with the current spec may have added more snapshots than are looked at."""
+    table = streamed(catalog)
+    monkeypatch.setattr(equality_writers, "_MOST_LISTS", 1)
+    deletes = equality_delete(table, [100], 1, "a", bounds=True)
+    table = commit_change(table, deletes, options=patient()).table
+    with pytest.raises(UnsupportedError, match=r"equality deletes under partition spec 0"):
+        fp.rewrite_data_files(table, spec="current")
+
+
+def test_a_rewrite_keeps_late_deletes_until_they_are_repaired(catalog: SqlCatalog) -> None:
+    """They apply to no file of their partition, and prove which rows are doubled."""
+    table = streamed(catalog)
+    fp.rewrite_data_files(table, spec="current", allow_late_equality_deletes=True)
+    table = upsert(table, rows_of(0, 5, "a"))
+    assert "dangling-deletes" not in {finding.kind for finding in doctor(table).findings}
+    fp.rewrite_data_files(table.refresh())
+    assert len(read_rows(table)) == 35
+    assert late(table)
+    doctor(table.refresh(), repair=True, commit=patient())
+    assert read_rows(table) == sorted(rows_of(0, 10, "a") + rows_of(10, 20, "b") + rows_of(20, 30, "a"))
+
+
 def test_what_would_be_refused_is_neither_recommended_nor_planned(
     catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

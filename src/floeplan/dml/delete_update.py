@@ -217,7 +217,9 @@ def plan_rows(
     )
     footers = total is None or files is None or total >= SMALL_FILE_BYTES * files
     planning = None if spark is None else SparkPlanning(spark)
-    options = ScanOptions(footers=footers, page_index=footers, report=False, planning=planning, recover=recover)
+    options = ScanOptions(
+        footers=footers, page_index=footers, report=False, planning=planning, recover=recover, all_deletes=True
+    )
     plan = plan_scan(target.table, where, ref=target.ref, case_sensitive=case_sensitive, options=options)
     # Copy-on-write would write rows back whose delete file a truncated list has lost, and a merge insert rows again.
     if target.snapshot is not None and not target.trust_lists:

@@ -396,6 +396,10 @@ class ScanOptions:
     """Apply position deletes and deletion vectors that are recorded in another partition than their data file instead
     of refusing the table; see ``floeplan doctor --repair``.
     """
+    all_deletes: bool = False
+    """Read all delete manifests, so that a delete recorded in another partition than its data file is refused whatever
+    the filter: changes would write its rows back.
+    """
     planning: DistributedPlanning | None = None
     """Evaluates the entries of many manifests, such as ``floeplan.spark.planning.SparkPlanning``."""
     report: bool | ReportStore = True

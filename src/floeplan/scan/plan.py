@@ -270,7 +270,7 @@ class _Planner:
         keep = self._pass_manifests()
         # Deletes come before data files: the bounds of their equality keys must be read from data entries too.
         misplaced = self.options.misplaced_deletes
-        deletes = self.reader.deletes(np.ones_like(keep) if misplaced else keep)
+        deletes = self.reader.deletes(None if misplaced or self.options.all_deletes else keep)
         kept = self._pass_entries(keep, deletes)
         opened: dict[int, RowGroups] = {}
         if self.options.footers and self.compiled.predicate != TRUE:

@@ -3,7 +3,8 @@
 Rule: a delete applies to older data only. An equality delete is dangling when its partition (the whole table for an
 unpartitioned spec) has no data file with a smaller sequence number, a position delete when it has none that existed
 when the delete was written. On request the bounds of equality keys decide too, which compares each delete with each
-file, as planning a scan does.
+file, as planning a scan does. An equality delete that came after rows had left its spec, and whose keys may be among
+older rows elsewhere, is kept: ``doctor`` counts the rows that it should have deleted, and repairs them by it.
 
 Fail-safe: what is not known keeps a delete. It is decided on the head that the commit follows, and files that are added
 later never are older than a delete that is there now.
@@ -22,6 +23,7 @@ from floeplan.partition.fields import source_types
 from floeplan.predicate.stats import to_mask
 from floeplan.snapshot.passes import ScanDeletes, joint_partition_codes, match
 from floeplan.snapshot.reader import SnapshotReader
+from floeplan.transaction.equality_writers import came_late, spec_moves
 from floeplan.transaction.filter_manifests import may_hold
 from floeplan.vectors import Ints, Mask
 
@@ -66,9 +68,31 @@ def dangling_deletes(
         applies[rows] = False
         for files in staying:
             applies[rows[match(files, older, head.union, sources).deletes]] = True
+    unused = np.flatnonzero(~applies & (deletes.kinds == DeleteKind.EQUALITY_PARTITION))
+    if len(unused):
+        applies[unused[_meant_for_moved_rows(head, deletes, unused, removed, staying[1:])]] = True
     # A delete file that is recorded in several partitions is removed from all of them, or from none.
     used = deletes.entries.path.filter(pa.array(applies))
     return deletes.entries.filter(~to_mask(pc.is_in(deletes.entries.path, value_set=used)))
+
+
+def _meant_for_moved_rows(
+    head: SnapshotReader, deletes: ScanDeletes, rows: Ints, removed: pa.Array | None, added: list[EntriesTable]
+) -> Ints:
+    """Those of some equality deletes that came late and may have keys of older rows in any partition."""
+    late = np.flatnonzero(came_late(head, deletes.entries.take(rows), spec_moves(head)))
+    if not len(late):
+        return late
+    ids = tuple(deletes.equality_ids[row] for row in rows[late].tolist())
+    everywhere = np.full(len(late), DeleteKind.EQUALITY_GLOBAL, dtype=np.int8)
+    meant = ScanDeletes(deletes.entries.take(rows[late]), everywhere, ids)
+    older = head.manifests.min_sequence_number < meant.entries.sequence_number.max()
+    data = head.entries(head.manifest_rows(DATA, older), EntryColumns(frozenset(), stats=deletes.key_columns))
+    if removed is not None:
+        data = data.filter(~to_mask(pc.is_in(data.path, value_set=removed.cast(data.path.type))))
+    sources = source_types(head.metadata.schema(), head.metadata.schemas)
+    matches = [match(files, meant, head.union, sources).deletes for files in (data, *added)]
+    return np.asarray(late[np.unique(np.concatenate(matches))])
 
 
 def dangling_deletes_of_one_file(head: SnapshotReader) -> EntriesTable:

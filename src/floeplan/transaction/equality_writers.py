@@ -6,6 +6,11 @@ double. The writer must be stopped before the move and started again after it, o
 
 Rule: a spec has a live writer when a snapshot of the last ``RECENT_HOURS`` added equality deletes under it. Deletes of
 an unpartitioned spec apply to all specs and do not count. Fail-safe: a writer that has ended recently counts too.
+
+A delete *came late* if rows had left its spec before it was added. Snapshots that move rows record it
+(``floeplan.moved-from-specs``, and ``floeplan.operation`` of a move by metadata). Once such a snapshot has expired, the
+files of a rewrite still show that their rows may come from any other spec: their data sequence number is lower than
+their file sequence number.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 
 import numpy as np
 from pyiceberg.io import FileIO
@@ -21,15 +26,18 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from floeplan.errors import UnsupportedError
-from floeplan.metadata.manifests.manifest_list import DELETES, read_manifest_list
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES, read_manifest_list
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.model import PlanWarning
 from floeplan.snapshot.reader import SnapshotReader
+from floeplan.vectors import Mask
 
 RECENT_HOURS = 24
 STOP_WRITERS = (
     "writers that add equality deletes under an old spec must be stopped: their deletes would not apply to moved rows"
 )
+MOVED_FROM_SPECS, REPLACED_SPECS = "floeplan.moved-from-specs", "floeplan.replaced-specs"
 _LIVE_WRITER = "live-equality-writer"
 _MOST_LISTS = 50
 """Snapshots whose manifest list is read; a live writer has added the newest of them."""
@@ -60,14 +68,17 @@ def find_live_writer(
     union = UnionPartitionType.of_table(metadata)
     leaving = [i for i in sorted(set(specs) - {output_spec_id}) if not union.spec(i).unpartitioned]
     since = (time.time() - RECENT_HOURS * 3600) * 1000
-    recent = takewhile(lambda one: one.timestamp_ms >= since, ancestors_of(snapshot, metadata))
-    adding = (one for one in recent if one.summary and "added-equality-deletes" in one.summary.additional_properties)
-    for added in islice(adding, _MOST_LISTS if leaving else 0):
+    history = list(ancestors_of(snapshot, metadata)) if leaving else []
+    recent = list(takewhile(lambda one: one.timestamp_ms >= since, history))
+    adding = [one for one in recent if one.summary and "added-equality-deletes" in one.summary.additional_properties]
+    for at, added in enumerate(adding[:_MOST_LISTS]):
         manifests = read_manifest_list(added.manifest_list, io, table_location=metadata.location)
-        own = (manifests.content == DELETES) & (manifests.added_snapshot_id == added.snapshot_id)
-        found = np.intersect1d(manifests.spec_id[own & (manifests.added_files != 0)], leaving).tolist()
-        if found:
-            return LiveWriter(found[0], added.snapshot_id, output_spec_id)
+        added_by = manifests.added_snapshot_id
+        # The newest list also has what older snapshots added, except for manifests that were merged since.
+        own = np.isin(added_by, [one.snapshot_id for one in adding]) if at == 0 else added_by == added.snapshot_id
+        deletes = (manifests.content == DELETES) & np.isin(manifests.spec_id, leaving) & (manifests.added_files != 0)
+        for row in np.flatnonzero(own & deletes).tolist():
+            return LiveWriter(int(manifests.spec_id[row]), int(added_by[row]), output_spec_id)
     return None
 
 
@@ -96,3 +107,50 @@ def refuse_live_writers(warnings: Collection[PlanWarning]) -> None:
                 kind=_LIVE_WRITER,
                 context=warning.context,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class SpecMove:
+    """A snapshot that moved rows out of some specs; ``replaced`` are the specs of all files it rewrote, if it did."""
+
+    snapshot: Snapshot
+    left: frozenset[int]
+    replaced: frozenset[int] | None
+
+
+def spec_moves(head: SnapshotReader) -> list[SpecMove]:
+    """The snapshots in the history of a head that moved rows between specs."""
+    found, specs = [], frozenset(head.metadata.specs())
+    for snapshot in ancestors_of(head.snapshot, head.metadata):
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if summary.get("floeplan.operation") == "upgrade-spec":
+            target = int(summary.get("floeplan.target-spec-id", head.metadata.default_spec_id))
+            found.append(SpecMove(snapshot, specs - {target}, None))
+        elif MOVED_FROM_SPECS in summary:
+            left, replaced = (summary.get(key, "").split(",") for key in (MOVED_FROM_SPECS, REPLACED_SPECS))
+            found.append(SpecMove(snapshot, frozenset(map(int, left)), frozenset(map(int, replaced))))
+    return found
+
+
+def came_late(head: SnapshotReader, deletes: EntriesTable, moves: Collection[SpecMove]) -> Mask:
+    """Which equality deletes were added after rows had left their spec."""
+    late = np.zeros(len(deletes), dtype=np.bool_)
+    for move in moves:
+        after = deletes.sequence_number > (move.snapshot.sequence_number or 0)
+        late |= after & np.isin(deletes.spec_id, list(move.left))
+    for spec_id, number in _expired_rewrites(head).items():
+        late |= (deletes.sequence_number > number) & (deletes.spec_id != spec_id)
+    return late
+
+
+def _expired_rewrites(head: SnapshotReader) -> dict[int, int]:
+    """By spec, the sequence number of the oldest rewrite of its files whose snapshot has expired."""
+    data = head.entries(
+        head.manifest_rows(DATA), EntryColumns(frozenset({"snapshot_id", "file_sequence_number"}), partition=False)
+    )
+    known = [snapshot.snapshot_id for snapshot in head.metadata.snapshots]
+    written = data.ints("file_sequence_number")
+    found = (data.sequence_number < written) & ~np.isin(data.ints("snapshot_id"), known)
+    return {
+        spec_id: int(written[found & (data.spec_id == spec_id)].min()) for spec_id in set(data.spec_id[found].tolist())
+    }

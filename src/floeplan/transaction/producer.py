@@ -57,6 +57,7 @@ from floeplan.transaction.change import (
     validate_replacement,
 )
 from floeplan.transaction.dangling import dangling_deletes
+from floeplan.transaction.equality_writers import MOVED_FROM_SPECS, REPLACED_SPECS
 from floeplan.transaction.filter_manifests import FilesToRemove, Filtered, ManifestFilter, live_manifests
 from floeplan.transaction.manifests import (
     ManifestMerger,
@@ -82,7 +83,6 @@ _COUNTED = {
 }
 """The property names of added and removed counts in a snapshot summary, as Iceberg Java writes them."""
 
-MOVED_FROM_SPECS, REPLACED_SPECS = "floeplan.moved-from-specs", "floeplan.replaced-specs"
 _TOTALS = ("records", "files-size", "data-files", "delete-files", "position-deletes", "equality-deletes")
 
 

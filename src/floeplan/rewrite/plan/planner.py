@@ -148,7 +148,7 @@ class RewriteDataFilesPlanner:
         if not self.options.trust_lists:
             reader.check_complete("rows whose delete files it does not list would be written back")
         manifests, keep = reader.manifests, filters.keep_manifests(reader.manifests)
-        deletes = reader.deletes(keep)
+        deletes = reader.deletes()  # a misplaced one, which makes Iceberg refuse the table, is in another manifest
         stats = filters.stat_columns | deletes.key_columns | needed_stats(self.union, self.output_spec_id)
         if self.strategy.copies_bytes:
             # Parquet footers have no NaN counts: a file copied from others has the sum of those in their entries.

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.snapshots import ancestors_of
 
 from floeplan.errors import CorruptError, UnknownColumnError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
@@ -39,7 +39,7 @@ from floeplan.scan.model import PlannedFiles
 from floeplan.scan.projection import PartitionNames
 from floeplan.snapshot.passes import ScanDeletes, joint_partition_codes, match
 from floeplan.snapshot.reader import SnapshotReader
-from floeplan.transaction.producer import MOVED_FROM_SPECS, REPLACED_SPECS
+from floeplan.transaction.equality_writers import SpecMove, came_late, spec_moves
 from floeplan.vectors import Ints, Mask
 from floeplan.write.partitioning import partition_values
 
@@ -75,27 +75,13 @@ class LateDeletes:
         return cls(delete_rows, unknown, unknown >= 0, (nothing, nothing))
 
 
-@dataclass(frozen=True, slots=True)
-class _SpecMove:
-    """A snapshot that moved rows out of some specs; ``replaced`` are the specs of all files it rewrote, if it did."""
-
-    snapshot: Snapshot
-    left: frozenset[int]
-    replaced: frozenset[int] | None
-
-
 def find_late_deletes(head: SnapshotReader, deletes: ScanDeletes) -> LateDeletes:
     """Find late equality deletes, and compare their keys with the rows that moved."""
     scoped = deletes.kinds == DeleteKind.EQUALITY_PARTITION
     if not scoped.any():
         return LateDeletes.none()
-    moves = list(_moves(head))
-    late = np.zeros(len(deletes.kinds), dtype=np.bool_)
-    for move in moves:
-        after = deletes.entries.sequence_number > (move.snapshot.sequence_number or 0)
-        late |= after & np.isin(deletes.entries.spec_id, list(move.left))
-    for spec_id, number in _expired_rewrites(head).items():
-        late |= (deletes.entries.sequence_number > number) & (deletes.entries.spec_id != spec_id)
+    moves = spec_moves(head)
+    late = came_late(head, deletes.entries, moves)
     *_, oldest = ancestors_of(head.snapshot, head.metadata)
     may_be_late = late | (deletes.entries.spec_id != head.metadata.default_spec_id)
     is_whole = (oldest.sequence_number or 0) <= 1  # whoever expires snapshots may also forget the parent
@@ -108,31 +94,6 @@ def find_late_deletes(head: SnapshotReader, deletes: ScanDeletes) -> LateDeletes
         return LateDeletes.not_compared(np.flatnonzero(late & scoped))  # what is wrong there has findings of its own
 
 
-def _moves(head: SnapshotReader) -> Iterator[_SpecMove]:
-    specs = frozenset(head.metadata.specs())
-    for snapshot in ancestors_of(head.snapshot, head.metadata):
-        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        if summary.get("floeplan.operation") == "upgrade-spec":
-            target = int(summary.get("floeplan.target-spec-id", head.metadata.default_spec_id))
-            yield _SpecMove(snapshot, specs - {target}, None)
-        elif MOVED_FROM_SPECS in summary:
-            left, replaced = (summary.get(key, "").split(",") for key in (MOVED_FROM_SPECS, REPLACED_SPECS))
-            yield _SpecMove(snapshot, frozenset(map(int, left)), frozenset(map(int, replaced)))
-
-
-def _expired_rewrites(head: SnapshotReader) -> dict[int, int]:
-    """By spec, the sequence number of the oldest rewrite of its files whose snapshot has expired."""
-    data = head.entries(
-        head.manifest_rows(DATA), EntryColumns(frozenset({"snapshot_id", "file_sequence_number"}), partition=False)
-    )
-    known = [snapshot.snapshot_id for snapshot in head.metadata.snapshots]
-    written = data.ints("file_sequence_number")
-    found = (data.sequence_number < written) & ~np.isin(data.ints("snapshot_id"), known)
-    return {
-        spec_id: int(written[found & (data.spec_id == spec_id)].min()) for spec_id in set(data.spec_id[found].tolist())
-    }
-
-
 @dataclass(slots=True)
 class _Comparison:
     """Compares the keys of late deletes with older live rows of other specs."""
@@ -140,7 +101,7 @@ class _Comparison:
     head: SnapshotReader
     deletes: ScanDeletes
     late: Ints
-    moves: list[_SpecMove]
+    moves: list[SpecMove]
     specs: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def run(self) -> LateDeletes:
