@@ -85,7 +85,7 @@ def test_looking_for_a_table_creates_nothing(floeplan_home: Path) -> None:
     ("name", "message"),
     [
         ("db.event", r"no table 'db\.event' in catalog 'local'; did you mean db\.events\?"),
-        ("db.zzz", r"no table 'db\.zzz' in catalog 'local'; 'db' has 1 tables"),
+        ("db.zzz", r"no table 'db\.zzz' in catalog 'local'; 'db' has 1 table$"),
         ("nowhere.events", r"there is no namespace 'nowhere' either"),
         ("events", r"'events' does not name a table; write namespace\.name"),
         ("db.", r"'db\.' does not name a table"),

@@ -175,8 +175,9 @@ def _considered(
     position = np.isin(files.delete_kinds, _POSITIONS)
     if where is None:
         return position
-    matching = plan_rows(target, where, spark).files.deletes.path
-    return position & to_mask(pc.is_in(files.deletes.path, value_set=matching))
+    matching = plan_rows(target, where, spark).files
+    applied = matching.deletes.path.take(pa.array(np.unique(matching.matches.deletes)))
+    return position & to_mask(pc.is_in(files.deletes.path, value_set=applied))
 
 
 def _choose(target: DmlTarget, files: PlannedFiles, considered: Mask, rewrite_all: bool, min_input_files: int) -> Mask:

@@ -139,8 +139,10 @@ def audit(
         raise InvalidOptionError(
             f"--findings is {findings!r} but must be namespace.name", context={"option": "--findings"}
         )
-    with common.spinner("auditing"), spark_errors_translated():
-        result = audit_reports(common.spark_for(spark).needed("the audit"), location, options, catalog=catalog)
+    with common.spinner("auditing"):
+        session = common.spark_for(spark).needed("the audit")  # says what to install where there is no PySpark
+        with spark_errors_translated():
+            result = audit_reports(session, location, options, catalog=catalog)
         if findings is not None:
             store_findings(result, findings, catalog)
     common.show(result, draw, as_json=json)
