@@ -397,8 +397,8 @@ class ScanOptions:
     of refusing the table; see ``floeplan doctor --repair``.
     """
     all_deletes: bool = False
-    """Read all delete manifests, so that a delete recorded in another partition than its data file is refused whatever
-    the filter: changes would write its rows back.
+    """Read all delete manifests, not only those that may match the filter. Changes and rewrites need it: a delete that
+    is recorded in another partition than its data file must be refused, or its rows would be written back.
     """
     planning: DistributedPlanning | None = None
     """Evaluates the entries of many manifests, such as ``floeplan.spark.planning.SparkPlanning``."""

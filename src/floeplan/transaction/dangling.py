@@ -52,9 +52,7 @@ def dangling_deletes(
     if not (deletes.kinds == DeleteKind.EQUALITY_GLOBAL).any():
         near &= may_hold(manifests, head.union, deletes.entries)
     stats = deletes.key_columns if by_keys else frozenset[int]()
-    data = head.entries(head.manifest_rows(DATA, near), EntryColumns(_WRITTEN.names, stats=stats))
-    if removed is not None:
-        data = data.filter(~to_mask(pc.is_in(data.path, value_set=removed.cast(data.path.type))))
+    data = _without(removed, head.entries(head.manifest_rows(DATA, near), EntryColumns(_WRITTEN.names, stats=stats)))
     existed = np.maximum(data.sequence_number, data.ints("file_sequence_number", missing=0))
     applies, staying = _applies_by_age(head, data, existed, deletes), [data]
     if added is not None:
@@ -87,12 +85,18 @@ def _meant_for_moved_rows(
     everywhere = np.full(len(late), DeleteKind.EQUALITY_GLOBAL, dtype=np.int8)
     meant = ScanDeletes(deletes.entries.take(rows[late]), everywhere, ids)
     older = head.manifests.min_sequence_number < meant.entries.sequence_number.max()
-    data = head.entries(head.manifest_rows(DATA, older), EntryColumns(frozenset(), stats=deletes.key_columns))
-    if removed is not None:
-        data = data.filter(~to_mask(pc.is_in(data.path, value_set=removed.cast(data.path.type))))
+    columns = EntryColumns(frozenset(), stats=deletes.key_columns)
+    data = _without(removed, head.entries(head.manifest_rows(DATA, older), columns))
     sources = source_types(head.metadata.schema(), head.metadata.schemas)
     matches = [match(files, meant, head.union, sources).deletes for files in (data, *added)]
     return np.asarray(late[np.unique(np.concatenate(matches))])
+
+
+def _without(removed: pa.Array | None, data: EntriesTable) -> EntriesTable:
+    """Data files that the commit does not remove."""
+    if removed is None:
+        return data
+    return data.filter(~to_mask(pc.is_in(data.path, value_set=removed.cast(data.path.type))))
 
 
 def dangling_deletes_of_one_file(head: SnapshotReader) -> EntriesTable:
