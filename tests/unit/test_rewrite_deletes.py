@@ -118,6 +118,20 @@ def test_they_become_deletion_vectors_in_format_3(catalog: SqlCatalog) -> None:
     assert summary["added-dvs"] == "2"
 
 
+def test_a_vector_has_the_positions_of_all_delete_files_of_its_data_file(catalog: SqlCatalog) -> None:
+    """Readers of a vector ignore position delete files, those that were not selected included."""
+    table = create_table(catalog)
+    set_properties(table, {"write.delete.granularity": "partition"})
+    fp.delete(table, "id IN (1, 21)", mode="merge-on-read")
+    fp.delete(table, "id = 22", mode="merge-on-read")
+    upgrade_format(table, 3)
+    before = read_rows(table)
+    done = fp.rewrite_position_delete_files(table, where="id < 10")
+    assert (done.rewritten_delete_files, done.added_delete_files) == (2, 2), "the second one has no other data file"
+    assert read_rows(table) == before
+    assert kinds(table) == [VECTOR] * 2
+
+
 def test_equality_deletes_stay_and_dangling_ones_go(catalog: SqlCatalog) -> None:
     table = deleted(catalog)
     table = commit_change(table, equality_delete(table, [7], 0, "a", bounds=True)).table

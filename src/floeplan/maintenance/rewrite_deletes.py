@@ -128,8 +128,7 @@ def rewrite_position_delete_files(
     target = resolve(table, Command.DELETE, branch=branch, trust_lists=trust_lists, catalog=catalog)
     files = plan_rows(target, None, spark).files
     chosen = _choose(target, files, _considered(target, files, where, spark), rewrite_all, min_input_files)
-    # A delete file that is recorded in several partitions is replaced in all of them.
-    chosen = to_mask(pc.is_in(files.deletes.path, value_set=files.deletes.path.filter(pa.array(chosen))))
+    chosen = _complete(files, chosen, vectors=target.table.metadata.format_version > 2)
     head = SnapshotReader.open(target.table, target.snapshot)
     dangling = dangling_deletes_of_one_file(head)
     unused = len(dangling) + len(dangling_deletes(head, by_keys=True))
@@ -200,10 +199,31 @@ def _choose(target: DmlTarget, files: PlannedFiles, considered: Mask, rewrite_al
     return candidates & ((inputs >= min_input_files) & (inputs > outputs))[of_delete]
 
 
+def _complete(files: PlannedFiles, chosen: Mask, *, vectors: bool) -> Mask:
+    """The chosen delete files, and those that must be replaced with them.
+
+    A delete file that is recorded in several partitions is replaced in all of them. A vector hides all position delete
+    files of its data file, so the others of that data file are replaced too.
+    """
+    position, before = np.isin(files.delete_kinds, _POSITIONS), np.zeros_like(chosen)
+    while not np.array_equal(before, chosen):
+        before = chosen
+        chosen = to_mask(pc.is_in(files.deletes.path, value_set=files.deletes.path.filter(pa.array(chosen))))
+        if vectors:
+            of_same_data = np.isin(_owners(files), _rows(files, chosen))
+            chosen[files.matches.deletes[of_same_data]] = True
+            chosen &= position
+    return chosen
+
+
+def _owners(files: PlannedFiles) -> Ints:
+    """The data file of each match."""
+    return np.repeat(np.arange(len(files)), files.matches.counts)
+
+
 def _rows(files: PlannedFiles, chosen: Mask) -> Ints:
     """The data files to which a chosen delete file applies."""
-    owners = np.repeat(np.arange(len(files)), files.matches.counts)
-    return np.unique(owners[chosen[files.matches.deletes]])
+    return np.unique(_owners(files)[chosen[files.matches.deletes]])
 
 
 def _groups(target: DmlTarget, files: PlannedFiles, chosen: Mask) -> list[list[FileTask]]:
