@@ -24,6 +24,7 @@ from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 from tests.support.tables.commits import (
     append,
+    arrow,
     create_table,
     files_under,
     live_entries,
@@ -154,6 +155,28 @@ def test_orphans_behind_a_link_are_not_orphans(tmp_path: Path, catalog: SqlCatal
     assert result.removed == (f"{table.location()}/data/left.parquet",)
     assert mine.exists()
     assert read_rows(table) == before
+
+
+@pytest.mark.parametrize("metadata_path", [None, "meta"])
+def test_files_of_a_table_within_the_table_are_not_orphans(
+    tmp_path: Path, catalog: SqlCatalog, metadata_path: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    outer = create_table(catalog)
+    inside, home = f"{outer.location()}/archive", Path(outer.location().removeprefix("file://"))
+    properties = {} if metadata_path is None else {"write.metadata.path": f"{inside}/{metadata_path}"}
+    inner = catalog.create_table("db.inner", outer.schema(), location=inside, properties=properties)
+    floeplan.append(inner, arrow(rows_of(0, 5)))
+    unreferenced = [home / folder / "left" for folder in ("data", "metadata", "archived")]
+    unreferenced.append(home / "metadata" / "00000-left.metadata.json")
+    for path in unreferenced:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"left over")
+    for path in filter(Path.is_file, home.rglob("*")):
+        os.utime(path, (1000, 1000))
+    result = remove_orphans(outer, older_than=timedelta(days=1), dry_run=False)
+    assert set(result.removed) == {path.as_uri() for path in unreferenced}
+    assert read_rows(catalog.load_table("db.inner")) == rows_of(0, 5)
+    assert f"{inside}/{metadata_path or 'metadata'} has metadata of another table" in caplog.text
 
 
 def test_cleaning_never_leaves_the_table(tmp_path: Path, catalog: SqlCatalog) -> None:

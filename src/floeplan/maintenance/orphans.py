@@ -7,15 +7,16 @@ in between are known.
 Fail-safe: the age guard (3 days by default, at least 1) protects files of running commits. Before anything is deleted,
 a probe file is written to read the store's clock, and the earlier of the two clocks counts. Locations are compared as
 scheme, authority and path; when the table names a listed file under another scheme or authority it cannot be determined
-whether these are the same file, and the run is refused. Names that begin with a dot or an underscore are left alone.
-Nothing is removed unless ``dry_run`` is off.
+whether these are the same file, and the run is refused. Names that begin with a dot or an underscore are left alone,
+and so is every folder in which another table has its metadata. Nothing is removed unless ``dry_run`` is off.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -32,6 +33,9 @@ from floeplan.maintenance.expire import reachable_files, refuse_shared_files
 from floeplan.metadata.files import Location, TableFiles, TableLocations, writing
 from floeplan.times import age_text, in_utc
 
+_log = logging.getLogger(__name__)
+
+_METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 AGE_GUARD = timedelta(days=3)
 LEAST_AGE = timedelta(days=1)
 
@@ -148,10 +152,11 @@ def _listed(table: Table) -> Mapping[str, _Listed]:
     locations = TableLocations.of(table.metadata)
     home = table.metadata.location.rstrip("/")
     system, folder = _file_system(table, home)
-    found = {}
-    for info in system.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True)):
-        inside = info.path.removeprefix(folder.rstrip("/") + "/")
-        if info.type is not FileType.File or inside == info.path:
+    infos = system.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True))
+    names = [info.path.removeprefix(folder.rstrip("/") + "/") for info in infos]
+    others, found = _other_tables(table, home, names), {}
+    for info, inside in zip(infos, names, strict=True):
+        if info.type is not FileType.File or inside == info.path or inside.startswith(others):
             continue
         # Hidden names begin with a dot or an underscore; so may partition folders.
         *folders, name = inside.split("/")
@@ -166,6 +171,17 @@ def _listed(table: Table) -> Mapping[str, _Listed]:
         modified_s = (info.mtime_ns or time.time_ns()) / 1e9
         found[location.path] = _Listed(path, location, modified_s, info.size or 0)
     return found
+
+
+def _other_tables(table: Table, home: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The folders, with a final slash, that hold other tables: those around the folders of metadata files."""
+    known = (table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log))
+    own = {Location.parse(path.rpartition("/")[0]).path for path in (f"{home}/", f"{home}/metadata/", *known)}
+    written = {name.rpartition("/")[0] for name in names if name.endswith(_METADATA_SUFFIXES)}
+    others = sorted(folder for folder in written if Location.parse(f"{home}/{folder}").path not in own)
+    for folder in others:
+        _log.warning("%s/%s has metadata of another table: its files are left alone", home, folder)
+    return tuple(f"{folder.rpartition('/')[0] or folder}/" for folder in others)
 
 
 def _earlier_clock(table: Table) -> float:
