@@ -19,6 +19,7 @@ from floeplan.errors import (
     CommitConflictError,
     CorruptMetadataError,
     InvalidOptionError,
+    UnknownSnapshotError,
     UnknownSpecError,
     UnsupportedError,
 )
@@ -31,7 +32,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
-from floeplan.transaction.refs import Retention, create_branch, create_tag
+from floeplan.transaction.refs import Retention, create_branch, create_tag, rollback_to
 from tests.support.tables.commits import (
     NO_SCAN_EXTRAS,
     append,
@@ -147,6 +148,26 @@ def test_branches_tags_and_the_newest_snapshots_are_kept(catalog: SqlCatalog) ->
     assert {s.snapshot_id for s in reloaded(table).metadata.snapshots} == {first, second, third}
     for ref, expected in (("start", 10), ("side", 20), ("main", 30)):
         assert len(read_rows(table, ref)) == expected
+
+
+def test_a_time_at_which_an_expired_snapshot_was_current_is_refused(catalog: SqlCatalog) -> None:
+    """The tagged snapshot before it would have other rows; a rollback makes an older snapshot current again."""
+    table = create_table(catalog)
+    first, before = table.metadata.current_snapshot_id, read_rows(table)
+    assert first is not None
+    create_tag(table, "kept", first)
+    commit_change(reloaded(table), append(table, rows_of(40, 45)), options=patient())
+    second = reloaded(table).current_snapshot()
+    assert second is not None
+    rollback_to(reloaded(table), first, options=patient())
+    third = commit_change(reloaded(table), append(table, rows_of(50, 55)), options=patient()).table
+    rolled_back = third.metadata.snapshot_log[-2].timestamp_ms
+    expire_snapshots(third, older_than_ms=LATER, retain_last=2, dry_run=False, commit=patient())
+    table = reloaded(third)
+    assert [entry.snapshot_id for entry in table.metadata.snapshot_log] == [first, table.metadata.current_snapshot_id]
+    assert len(plan_scan(table, timestamp_ms=rolled_back).to_arrow()) == len(before)
+    with pytest.raises(UnknownSnapshotError, match="no snapshot as old as"):
+        plan_scan(table, timestamp_ms=min(second.timestamp_ms, rolled_back - 1))
 
 
 def test_retain_last_and_recent_snapshots_are_kept(catalog: SqlCatalog) -> None:

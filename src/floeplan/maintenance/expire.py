@@ -35,6 +35,8 @@ from pyiceberg.table.update import (
     RemoveSnapshotsUpdate,
     TableUpdate,
     ValidatableTableRequirement,
+    _apply_table_update,
+    _TableMetadataUpdateContext,
 )
 
 from floeplan.catalog import load_table
@@ -278,7 +280,7 @@ class _ExpireUpdate:
             gone = sorted({one.snapshot_id for one in metadata.partition_statistics} - left)
             updates += [RemovePartitionStatisticsUpdate.model_validate({"snapshot-id": at}) for at in gone]
             ids = {"snapshot-ids": sorted(expiry.snapshot_ids)}
-            updates.append(RemoveSnapshotsUpdate.model_validate(ids))
+            updates.append(_RemoveSnapshots.model_validate(ids))
         return tuple(updates), tuple(requirements)
 
     def is_committed(self, metadata: TableMetadata) -> bool:
@@ -298,6 +300,19 @@ class _AssertSameRefs(ValidatableTableRequirement):
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
         if base_metadata is None or sorted(base_metadata.refs) != self.names:
             raise CommitFailedException("a branch or tag was created or dropped")
+
+
+class _RemoveSnapshots(RemoveSnapshotsUpdate):
+    """PyIceberg's update, which leaves gaps in the snapshot log."""
+
+
+@_apply_table_update.register(_RemoveSnapshots)
+def _(update: _RemoveSnapshots, base: TableMetadata, context: _TableMetadataUpdateContext) -> TableMetadata:
+    """Remove what precedes a gap too, as Iceberg does: ``AS OF`` would read an older snapshot than was current."""
+    updated: TableMetadata = _apply_table_update.dispatch(RemoveSnapshotsUpdate)(update, base, context)
+    left, log = {snapshot.snapshot_id for snapshot in updated.snapshots}, base.snapshot_log
+    first = max((at + 1 for at, entry in enumerate(log) if entry.snapshot_id not in left), default=0)
+    return updated.model_copy(update={"snapshot_log": log[first:]})
 
 
 def _files_to_delete(
