@@ -155,7 +155,7 @@ def _reasons_by_file(spark: SparkSession, plan: ScanPlan) -> Iterator[tuple[str,
     if not can_read_logs(spark):
         yield "Spark plans on another machine, which cannot read local folders", NativeReading(spark, plan).tagged
     yield "their names begin with _ or ., and Spark would skip them silently", _hidden(files.entries.path)
-    # Spark's ORC and Avro readers find columns by name or position, not by Iceberg's field ids.
+    # Spark's ORC and Avro readers find columns by name or position, not by Iceberg's field ids, and save little.
     formats = files.entries.array("file_format")
     foreign = to_mask(pc.not_equal(formats, PARQUET))
     for format_ in ("ORC", "AVRO"):
