@@ -3,7 +3,7 @@
 Six columns sorted by ``id``: all columns, two columns, and a range of 0.1 % of the rows; the same with 5 % of the rows
 deleted by position and by key; and opening many files. For comparison, Spark's Parquet reader excludes the same rows by
 a column value, and by row index without a lookup; the latter is the floor for position deletes on that reader. Python
-tasks that pass Arrow to Spark are measured too.
+tasks that pass Arrow to Spark are measured too, also on ORC and Avro files, which they always read.
 
 Both sides cache decoded position deletes between runs (Iceberg in its executor cache, which is on by default); reading
 them without the cache is a separate row. Floeplan also caches lists of files; the query that is short enough for this
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from bench.cpu_clock import CpuClock
-from bench.read_tables import DELETED, EVERY, REMAINDER, make_tables
+from bench.read_tables import DELETED, EVERY, OF_OTHER_FORMATS, REMAINDER, make_tables
 from bench.spark_session import start_session
 from floeplan.spark.read.columns import ROW_INDEX
 from floeplan.spark.read.deletes import cached_bitmap, cached_row_test
@@ -88,7 +88,7 @@ class _Bench:
             found += self._deleted_by_position(case, act, bar)
         ours, iceberg = self._turns(_all_columns, None, self._ours("keys"), self._iceberg("keys"), turns=LONG_TURNS)
         found.append(_row("5 % deleted by key, all columns", "Iceberg", ours, iceberg, 0.8))
-        return [*found, self._opening()]
+        return [*found, self._opening(), *self._orc_and_avro()]
 
     def _deleted_by_position(self, case: str, act: Act, bar: float) -> Iterator[dict[str, Any]]:
         peer = self._iceberg("positions")
@@ -114,6 +114,29 @@ class _Bench:
             lambda frame: frame.schema, None, self._ours("many"), lambda _: self.spark.read.parquet(*paths), turns=1
         )
         return _row(f"opening {self.many:,} files", "spark.read.parquet", ours, listed, 0.1)
+
+    def _orc_and_avro(self) -> Iterator[dict[str, Any]]:
+        """Python tasks against Iceberg's readers, and against Spark's own ORC reader, which finds columns by name."""
+        paths = [file.path for file in fp.plan_scan(self.tables["orc"]).files]
+        schema = self.spark.table(f"{NAME}.read.orc").schema
+        rows = len(paths) * OF_OTHER_FORMATS[1]
+        narrow = f"id >= {rows // 2} AND id < {rows // 2 + rows // 1000}"
+
+        def native(where: str | None) -> DataFrame:
+            frame = self.spark.read.schema(schema).orc(paths)
+            return frame if where is None else frame.where(where)
+
+        for case, act, columns, where in (
+            ("all columns", _all_columns, None, None),
+            ("sum of 2 columns", _two_columns, ["id", "qty"], None),
+            ("a thousandth of the rows", _two_columns, ["id", "qty"], narrow),
+        ):
+            for name in ("orc", "avro"):
+                ours = partial(fp.read, self.spark, self.tables[name], columns=columns)
+                sides = [ours, self._iceberg(name), *([native] if name == "orc" else [])]
+                costs = self._turns(act, where, *sides, turns=LONG_TURNS)
+                for peer, cost in zip(("Iceberg", "spark.read.orc"), costs[1:], strict=False):
+                    yield _row(f"{name.upper()}, {case}", peer, costs[0], cost, None)
 
     def _turns(self, act: Act, where: str | None, *contenders: Read, turns: int = TURNS, reads: int = 1) -> list[float]:
         """The cost of a read in the best turn of each contender; all must return the same result."""

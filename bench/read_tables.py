@@ -1,14 +1,15 @@
 """The tables of the read benchmarks, in a catalog that Spark and PyIceberg share.
 
 One set of data files, sorted by ``id``, in three tables: clean, with 5 % of the rows deleted by position, and with 5 %
-deleted by key. A fourth table has many files of one row, which are links to one file.
+deleted by key. A fourth table has many files of one row, which are links to one file. Two more are in ORC and in Avro.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,10 @@ SCHEMA = pa.schema(
 )
 EVERY, REMAINDER = 20, 7
 """One row in this many is deleted, and its remainder: the same rows in every file."""
+OF_OTHER_FORMATS = 8, 250_000
+"""Files, and rows in each, of the tables in ORC and Avro."""
+WITHOUT_TIMES = SCHEMA.remove(SCHEMA.get_field_index("ts"))
+"""Spark's own ORC reader cannot open files with a ``timestamptz`` column."""
 DELETED = f"id % {EVERY} = {REMAINDER}"
 
 
@@ -46,13 +51,24 @@ def make_tables(catalog: SqlCatalog, files: int, rows: int, many: int) -> dict[s
     fp.delete(tables["positions"], DELETED, mode="merge-on-read")
     _delete_keys(tables["keys"], files * rows)
     tables["many"] = _many_files(catalog, many)
+    for format_ in ("orc", "avro"):
+        tables[format_] = _appended(
+            catalog, format_, *OF_OTHER_FORMATS, WITHOUT_TIMES, {"write.format.default": format_}
+        )
     return {name: table.refresh() for name, table in tables.items()}
 
 
-def _appended(catalog: SqlCatalog, name: str, files: int, rows: int) -> Table:
-    table = catalog.create_table(f"read.{name}", SCHEMA, properties={"format-version": "2"})
+def _appended(
+    catalog: SqlCatalog,
+    name: str,
+    files: int,
+    rows: int,
+    schema: pa.Schema = SCHEMA,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> Table:
+    table = catalog.create_table(f"read.{name}", schema, properties={"format-version": "2", **properties})
     for number in range(files):
-        fp.append(table, _batch(number * rows, rows), fast=True)
+        fp.append(table, _batch(number * rows, rows).select(schema.names), fast=True)
     return table.refresh()
 
 

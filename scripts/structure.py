@@ -51,6 +51,7 @@ ADDED = {
     "what plans of one snapshot share, metrics of many files at once": (0, 520),
     "requests to S3 without threads, footers evaluated at once, counts by dictionaries": (0, 270),
     "late equality deletes as evidence, deletes of other partitions in changes": (0, 40),
+    "stripe statistics of all types that can be trusted, conditions on all metadata columns": (0, 100),
     "conditions on variants and boxes of geometries, bounds of variants, variants on Spark": (4, 680),
     "delete files replaced together by vectors, tables within tables, gaps in snapshot logs": (0, 32),
 }

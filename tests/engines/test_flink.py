@@ -27,7 +27,7 @@ from tests.support.spark.lake import Lake
 pytestmark = [pytest.mark.engines, pytest.mark.foreign]
 
 DRIVER = Path(__file__).parents[1] / "support" / "flink" / "FlinkUpserts.java"
-ROWS, IDS, PER_SECOND = 4000, 150, 200
+IDS, PER_SECOND = 150, 200
 ROUNDS = 4
 EXTRA = 10_000
 QUIET = ScanOptions(report=False, cache=False)
@@ -45,11 +45,11 @@ OPENED = (
 )
 
 
-def start_flink(lake: Lake, table: str, version: int, partitioned_by: str) -> subprocess.Popen[str]:
+def start_flink(lake: Lake, table: str, version: int, partitioned_by: str, rows: int) -> subprocess.Popen[str]:
     """Start the job; returns when it has created the table."""
     opens = [argument for package in OPENED for argument in ("--add-opens", f"java.base/java.{package}=ALL-UNNAMED")]
     where = [str(lake.database), lake.warehouse.as_uri(), table, str(version)]
-    amounts = [*map(str, (ROWS, IDS, PER_SECOND)), partitioned_by]
+    amounts = [*map(str, (rows, IDS, PER_SECOND)), partitioned_by]
     java = ["java", "-Xmx900m", "-XX:TieredStopAtLevel=1", *opens, "-cp", f"{ensure_flink()}/*", str(DRIVER)]
     process = subprocess.Popen([*java, *where, *amounts], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
@@ -109,7 +109,8 @@ def test_rows_are_exact_after_concurrent_upserts(tmp_path: Path, version: int, c
     """
     lake = Lake(tmp_path)
     catalog: SqlCatalog = lake.open_catalog()
-    with start_flink(lake, "upserts", version, "" if case == "rows move" else "region") as flink:
+    total = 4000 if case == "one spec" else 10_000  # the job has to outlast the changes after the evolution
+    with start_flink(lake, "upserts", version, "" if case == "rows move" else "region", total) as flink:
         table = catalog.load_table("flink.upserts")
         assert run_during(flink, table, changes(table)) > 0
         if case != "one spec":
@@ -120,13 +121,16 @@ def test_rows_are_exact_after_concurrent_upserts(tmp_path: Path, version: int, c
                 fp.upgrade_spec(table)
             with pytest.raises(UnsupportedError, match="added equality deletes under partition spec 0"):
                 fp.update(table, {"note": "'seen'"}, "id < 20", mode="merge-on-read")
-            run_during(flink, table, changes(table)[:3])
+            assert run_during(flink, table, changes(table)[:3]) > 0
         if case == "rows move":
-            run_during(flink, table, [*changes(table), lambda: fp.upgrade_spec(table)])
+            moved: list[int] = []
+            move = [lambda: moved.append(fp.upgrade_spec(table).files_by_rewrite)]
+            assert run_during(flink, table, [*changes(table), *move]) > 0
+            assert sum(moved) > 0, "upgrade_spec has moved rows beside the job"
         assert flink.stdout is not None
         assert flink.stdout.read() == "finished\n"
     fp.delete(table, f"id >= {EXTRA}", allow_late_equality_deletes=True)  # the job has ended
-    expected = {i: max(range(i, ROWS, IDS)) for i in range(IDS)}
+    expected = {i: max(range(i, total, IDS)) for i in range(IDS)}
     check(table, expected)
     if case != "one spec":  # the job has ended
         fp.upgrade_spec(table, options=UpgradeOptions(allow_late_equality_deletes=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,7 @@ def test_values_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog
             f"SELECT {', '.join(columns)} FROM {{t}} WHERE _pos < 3 AND _spec_id >= 0",
             "SELECT a.pk, a._file, b._pos FROM {t} a JOIN {t} b ON a.pk = b.pk AND a._pos = b._pos WHERE a.pk > 3",
             "SELECT pk, _file, _deleted FROM {t} WHERE _deleted OR pk < 5",
+            *(f"SELECT pk, _file FROM {{t}} WHERE {condition}" for condition in of_partitions(expected)),
         ):
             ours = fp.sql(query.format(t=made.identifier), spark=spark, catalog=local_catalog).toArrow().to_pylist()
             theirs = spark.sql(query.format(t=made.name)).toArrow().to_pylist()
@@ -74,9 +76,25 @@ def test_values_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog
     ]
     if table.metadata.format_version > 2:
         conditions += ["_row_id < 20", "_last_updated_sequence_number IS NULL OR _last_updated_sequence_number > 4"]
-    matches = made.matches(conditions)
-    for condition in conditions:
+    with_deleted_rows = ["_deleted", "_deleted AND pk > 3", "pk >= 0 OR _deleted", "NOT _deleted AND pk < 5"]
+    matches = made.matches([*conditions, *of_partitions(expected)]) | made.matches(with_deleted_rows)
+    for condition in matches:
         for options in (QUIET, ScanOptions(report=False, page_index=True)):
             plan = fp.plan_scan(table, condition, columns=["pk"], options=options)
             assert sorted(plan.to_arrow()["pk"].to_pylist()) == matches[condition], condition
             assert plan.count() == len(matches[condition])
+        with interpreted(spark):
+            read = fp.read(spark, table, condition, columns=["pk"]).toArrow()["pk"].to_pylist()
+        assert sorted(read) == matches[condition], condition
+
+
+def of_partitions(rows: list[dict[str, Any]]) -> list[str]:
+    """A condition on each field of the partition tuple, with a value that some row has."""
+    found = {}
+    for row in rows:
+        for name, value in (row["_partition"] or {}).items():
+            if value is not None:
+                literal = {str: f"'{value}'", date: f"DATE '{value}'"}.get(type(value), str(value))
+                found[name] = f"_partition.{name} = {literal}"
+            found.setdefault(name, f"_partition.{name} IS NULL")
+    return [*found.values(), "_partition IS NULL"]

@@ -23,7 +23,8 @@ from floeplan.dml.commit import DmlResult
 from floeplan.dml.merge.builder import Merge
 from floeplan.errors import UnsupportedError
 from floeplan.fleet.policy_file import parse_policy
-from floeplan.maintenance.doctor import Finding, doctor
+from floeplan.maintenance.doctor import Finding, Severity, doctor
+from floeplan.rewrite.spec_upgrade import late_deletes
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
 from floeplan.sql_text.call import ProcedureResult
 from floeplan.transaction import equality_writers
@@ -174,6 +175,7 @@ def test_doubled_rows_are_counted_and_the_repair_deletes_them(catalog: SqlCatalo
     assert read_rows(table) == sorted(every + rows_of(40, 45) + doubled)
     (found,) = late(table)
     assert (found.files, found.spec_id, found.fix) == (2, 0, "floeplan doctor db.t --repair")
+    assert found.severity is Severity.ERROR
     assert "7 rows" in found.message
     repaired = doctor(table, repair=True, commit=patient()).repaired
     assert repaired is not None
@@ -207,6 +209,23 @@ def test_doubled_rows_are_counted_after_the_snapshot_that_moved_them_has_expired
     assert len(table.refresh().metadata.snapshots) == 2
 
 
+def test_doubled_rows_are_an_error_and_what_is_not_compared_a_warning(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = streamed(catalog)
+    fp.rewrite_data_files(table, spec="current", allow_late_equality_deletes=True)
+    table = upsert(table, rows_of(0, 5, "a"))
+    assert main(["doctor", table.metadata_location, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [one["severity"] for one in found if one["kind"] == "late-equality-deletes"] == ["error"]
+    monkeypatch.setattr(late_deletes, "MOST_FILES", 0)
+    assert main(["doctor", table.metadata_location, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    (one,) = [one for one in found if one["kind"] == "late-equality-deletes"]
+    assert (one["severity"], one["fix"], one["files"]) == ("warning", None, 1)
+    assert "may not delete rows that moved: check their rows" in one["message"]
+
+
 def test_rows_that_did_not_move_are_counted_and_not_deleted(catalog: SqlCatalog) -> None:
     """A file made of rows of both specs: which of them the writer meant cannot be proven."""
     table = streamed(catalog)
@@ -214,7 +233,7 @@ def test_rows_that_did_not_move_are_counted_and_not_deleted(catalog: SqlCatalog)
     fp.rewrite_data_files(table, spec="current", options=ALL, allow_late_equality_deletes=True)
     table = upsert(table, rows_of(55, 60, "a"))
     (found,) = late(table)
-    assert (found.fix, "5 rows" in found.message) == (None, True)
+    assert (found.severity, found.fix, "5 rows" in found.message) == (Severity.ERROR, None, True)
     before = read_rows(table)
     doctor(table, repair=True, commit=patient())
     assert read_rows(table) == before

@@ -127,8 +127,7 @@ class FloeplanReader(spark.DataSourceReader):
             snapshot_id=options.number("snapshot-id"),
             ref=options.get("ref"),
         )
-        table = TableRows.of(self._plan.target.table, self._plan.target.schema)
-        self._reading = FileReading(table, self._plan.schema)
+        self._reading = FileReading.of(self._plan)
 
     def partitions(self) -> list[FilesPartition]:
         """The files of each task."""

@@ -2,20 +2,45 @@
 
 pyarrow exposes none of these. The tail is protobuf in compressed chunks; only the few messages needed here are decoded.
 
-Statistics are used where every writer means the same by them: integers and strings, from writers that know the fix of
-HIVE-8732, which corrected maxima and strings. Dates and timestamps depend on a calendar and a time zone, and floating
-point on the treatment of NaN; they are left unknown, and unknown keeps.
+Statistics are used from writers that know the fix of HIVE-8732, which corrected maxima and strings, and as far as every
+writer means the same by them:
+
+- integers, times, strings, booleans (counted values) and decimals, exactly;
+- dates and timestamps from 1582-10-15 on, where all calendars agree. Timestamps are rounded to milliseconds, and Java
+  stores those of the second before 1970 one second too late: their bounds are widened by a second. Without a time zone
+  they may have been converted from the zone of the writer: then by a day;
+- floating point of the Java and C++ writers, whose sum is NaN if a value is. Without NaN their bounds are right; with
+  one they may leave out values.
+
+Everything else is left unknown, and unknown keeps: nanoseconds, binary values, what has other types than the column.
 """
 
 from __future__ import annotations
 
+import math
+import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.types import IntegerType, LongType, StringType
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
 
 from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.parquet.source import ByteSource
@@ -28,11 +53,24 @@ _TAIL = 16 * 1024
 """Bytes that hold the whole tail of most files; one request."""
 _MAX_TAIL = 256 * 1024 * 1024
 _FIRST_WRITER_WITH_STATISTICS = 1
-_INTEGERS, _STRING, _LIST, _MAP, _UNION = (1, 2, 3, 4), 7, 10, 11, 13
+_BOOLEAN, _INTEGERS, _FLOATS, _STRING, _DECIMAL, _DATE, _TIMESTAMPS = 0, (1, 2, 3, 4), (5, 6), 7, 14, 15, (9, 18)
+_INSTANT = 18
+_LIST, _MAP, _UNION = 10, 11, 13
+_PRIMITIVE = (_BOOLEAN, *_INTEGERS, *_FLOATS, _STRING, _DECIMAL, _DATE, *_TIMESTAMPS)
 _DOUBLE = 1
 _ICEBERG_ID = b"iceberg.id"
+_JAVA_AND_CPP = (0, 1)
+"""The writers whose sums of floating point are NaN if a value is."""
+_FIRST_DAY = -141_427
+"""1582-10-15."""
+_SECOND = 1_000_000
+_DAY = 86_400 * _SECOND
+_INT64_DIGITS = 18
 
 Message = Mapping[int, list[int | bytes]]
+_Value: TypeAlias = int | float | str | Decimal
+Range: TypeAlias = tuple[_Value | None, _Value | None]
+_UNKNOWN: Range = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +91,7 @@ class OrcFooter:
     stripe_bytes: Ints
     types: tuple[OrcType, ...]
     statistics: tuple[tuple[bytes, ...], ...]
+    writer: int = 0
 
     @property
     def has_field_ids(self) -> bool:
@@ -78,45 +117,113 @@ class OrcFooter:
         if any(number >= len(stripe) for stripe in self.statistics):
             return None
         kind, decoded = self.types[number].kind, [_message(stripe[number]) for stripe in self.statistics]
+        if kind not in _PRIMITIVE:
+            return None
         counts = [one.get(1, [None])[-1] for one in decoded]
         values = np.array([-1 if count is None else count for count in counts], dtype=np.int64)
         nulls = np.where(values < 0, -1, self.stripe_rows - values)
         nulls = np.where(nulls < 0, -1, nulls)
-        lower = upper = None
-        if kind in _INTEGERS and isinstance(column.type, IntegerType | LongType):
-            lower, upper = (_integers(decoded, side) for side in (1, 2))
-        elif kind == _STRING and isinstance(column.type, StringType):
+        nans = np.zeros_like(nulls)
+        if kind in _FLOATS:
+            without_nan = [self.writer in _JAVA_AND_CPP and _has_no_nan(one) for one in decoded]
+            decoded = [one if known else {} for one, known in zip(decoded, without_nan, strict=True)]
+            nans = np.where(without_nan, 0, -1)
+        ranges = [_range(kind, column.type, one, count) for one, count in zip(decoded, values.tolist(), strict=True)]
+        lower, upper = (_bound(column.type, side) for side in zip(*ranges, strict=True)) if ranges else (None, None)
+        return ColumnStats.from_counts(self.stripe_rows, nulls, nans, lower, upper)
+
+
+def _range(kind: int, type_: IcebergType, one: Message, count: int) -> Range:
+    """The bounds of a column in a stripe with this many values, in the physical domain of its type."""
+    match type_:
+        case IntegerType() | LongType() | TimeType() if kind in _INTEGERS and 2 in one:
+            return _integers(_message(one[2][-1]), 1, 2)
+        case StringType() if kind == _STRING and 4 in one:
             # Fields 4 and 5 are the bounds of strings that are too long for the exact minimum and maximum.
-            lower, upper = (_texts(decoded, sides) for sides in ((1, 4), (2, 5)))
-        else:
-            return None
-        return ColumnStats.from_counts(self.stripe_rows, nulls, np.zeros_like(nulls), lower, upper)
+            message = _message(one[4][-1])
+            return _text(message, 1, 4), _text(message, 2, 5)
+        case BooleanType() if kind == _BOOLEAN and 5 in one:
+            true = next(_packed(_message(one[5][-1]).get(1, [])), None)
+            return _UNKNOWN if true is None or not 0 <= true <= count else (int(true == count), int(true > 0))
+        case FloatType() | DoubleType() if kind in _FLOATS and 3 in one:
+            message = _message(one[3][-1])
+            return _double(message, 1), _double(message, 2)
+        case DecimalType() if kind == _DECIMAL and 6 in one:
+            message = _message(one[6][-1])
+            return _decimal(_text(message, 1), type_), _decimal(_text(message, 2), type_)
+        case DateType() if kind == _DATE and 7 in one:
+            return _modern(_integers(_message(one[7][-1]), 1, 2), _FIRST_DAY)
+        case TimestampType() | TimestamptzType() if kind in _TIMESTAMPS and 9 in one:
+            lower, upper = _modern(_integers(_message(one[9][-1]), 3, 4), _FIRST_DAY * _DAY // 1000)
+            if lower is not None and upper is not None:
+                margin = _SECOND if kind == _INSTANT else _DAY
+                return lower * 1000 - margin, (upper + 1) * 1000 + margin
+    return _UNKNOWN
 
 
-def _integers(decoded: Sequence[Message], side: int) -> Bound:
-    raw = [_message(one[2][-1]).get(side, [None])[-1] if one.get(2) else None for one in decoded]
-    numbers = [None if value is None else _zigzag(value) for value in raw]
-    valid = np.array([number is not None for number in numbers], dtype=np.bool_)
-    return Bound(np.array([number or 0 for number in numbers], dtype=np.int64), valid)
+def _bound(type_: IcebergType, found: Sequence[_Value | None]) -> Bound:
+    """The values of all stripes; those beyond 64 bits are unknown."""
+    if isinstance(type_, StringType):
+        values = pa.array(found, pa.string())
+        return Bound(values, valid_mask(values))
+    if isinstance(type_, DecimalType) and type_.precision > _INT64_DIGITS:
+        values = pa.array(found, pa.decimal128(38, type_.scale))
+        return Bound(values, valid_mask(values))
+    if isinstance(type_, FloatType | DoubleType):
+        numbers = np.array([math.nan if value is None else value for value in found], dtype=np.float64)
+        return Bound(numbers, ~np.isnan(numbers))
+    whole = [
+        int(v.scaleb(type_.scale)) if isinstance(v, Decimal) and isinstance(type_, DecimalType) else v for v in found
+    ]
+    valid = [isinstance(value, int) and -(2**63) <= value < 2**63 for value in whole]
+    kept = [value if known else 0 for value, known in zip(whole, valid, strict=True)]
+    return Bound(np.array(kept, dtype=np.int64), np.array(valid, dtype=np.bool_))
 
 
-def _texts(decoded: Sequence[Message], sides: tuple[int, int]) -> Bound:
-    found: list[str | None] = []
-    for one in decoded:
-        message = _message(one[4][-1]) if one.get(4) else {}
-        raw = next((message[side][-1] for side in sides if side in message), None)
-        try:
-            found.append(raw.decode() if isinstance(raw, bytes) else None)
-        except UnicodeDecodeError:
-            found.append(None)
-    values = pa.array(found, pa.string())
-    return Bound(values, valid_mask(values))
+def _integers(message: Message, low: int, high: int) -> tuple[int | None, int | None]:
+    return _zigzag(message.get(low)), _zigzag(message.get(high))
 
 
-def _zigzag(value: int | bytes) -> int:
-    if isinstance(value, bytes):
+def _modern(found: tuple[int | None, int | None], first: int) -> tuple[int | None, int | None]:
+    """Bounds of days or times of which the lower one is not before the first."""
+    return found if found[0] is not None and found[0] >= first else (None, None)
+
+
+def _text(message: Message, *sides: int) -> str | None:
+    raw = next((message[side][-1] for side in sides if side in message), None)
+    try:
+        return raw.decode() if isinstance(raw, bytes) else None
+    except UnicodeDecodeError:
+        return None
+
+
+def _decimal(text: str | None, type_: DecimalType) -> Decimal | None:
+    """A decimal with no more digits after the point than its type has."""
+    try:
+        value = Decimal(text or "NaN")
+    except InvalidOperation:
+        return None
+    exponent = value.as_tuple().exponent
+    fits = isinstance(exponent, int) and exponent >= -type_.scale and value.adjusted() < type_.precision - type_.scale
+    return value if fits else None
+
+
+def _double(message: Message, side: int) -> float | None:
+    raw = message.get(side, [None])[-1]
+    return None if not isinstance(raw, bytes) or len(raw) != 8 else float(struct.unpack("<d", raw)[0])
+
+
+def _has_no_nan(one: Message) -> bool:
+    total = _double(_message(one[3][-1]), 3) if 3 in one else None
+    return total is not None and not math.isnan(total)
+
+
+def _zigzag(raw: Sequence[int | bytes] | None) -> int | None:
+    if raw is None:
+        return None
+    if isinstance(raw[-1], bytes):
         raise ValueError("a number is expected")
-    return (value >> 1) ^ -(value & 1)
+    return (raw[-1] >> 1) ^ -(raw[-1] & 1)
 
 
 def read_orc_footer(source: ByteSource) -> OrcFooter:
@@ -153,7 +260,7 @@ def read_orc_footer(source: ByteSource) -> OrcFooter:
         if int(rows.sum()) != _number(footer, 6):
             raise ValueError(f"its stripes have {int(rows.sum())} rows, its footer says {_number(footer, 6)}")
         sizes = np.array([_number(one, 3) for one in stripes], dtype=np.int64)
-        return OrcFooter(path, rows, sizes, types, statistics)
+        return OrcFooter(path, rows, sizes, types, statistics, _number(footer, 9))
     except (ValueError, IndexError, OverflowError, zlib.error, pa.ArrowException, TypeError) as error:
         problem = f"{path} is not a readable ORC file: {error}"
         raise CorruptFileError(problem, context={"file": path}) from None

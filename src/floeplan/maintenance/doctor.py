@@ -12,7 +12,7 @@ missing-files                   error     sampled data files do not exist
 stray-deletes                   error     deletes are not in the partition of their data file: engines fail or lose them
 unreached-deletes               error     deletes do not apply to files that moved: deleted rows are back
 several-vectors                 error     a data file has more than one deletion vector: engines refuse the table
-late-equality-deletes           warning   equality deletes under an old spec do not delete rows that moved out of it
+late-equality-deletes           error     late equality deletes miss rows that moved; a warning if unproven
 dangling-deletes                warning   deletes that apply to no data file
 missing-statistics              warning   files without column bounds cannot be pruned
 filtered-without-bounds         warning   files without bounds of a column that queries filter by
@@ -96,7 +96,6 @@ FIXES = {
 _SHOWN = 5
 _WARNINGS = (
     "short-manifest-list",
-    "late-equality-deletes",
     "dangling-deletes",
     "missing-statistics",
     "filtered-without-bounds",
@@ -262,21 +261,25 @@ def _deletes(head: SnapshotReader, name: str) -> Iterator[Finding]:
 
 
 def _late_deletes(check: DeleteCheck, name: str) -> Iterator[Finding]:
-    """Equality deletes that a writer added under an old spec after rows had moved out of it."""
+    """Equality deletes that a writer added under an old spec after rows had moved out of it.
+
+    An error if rows are proven to be doubled, a warning if keys could not be compared.
+    """
     late, entries = check.late, check.misplaced.deletes.entries
     text = "were added under an old spec after rows were moved out of it"
     spec_ids, doubles = entries.spec_id[late.delete_rows], late.doubled > 0
-    for chosen, what, fix in (
-        (doubles & late.repairable, "without deleting {} that moved: run doctor with --repair", REPAIR.format(name)),
-        (doubles & ~late.repairable, "without deleting {} that moved: delete those rows", None),
-        (late.doubled < 0, "and may not delete rows that moved: check their rows", None),
+    repair = REPAIR.format(name)
+    for chosen, severity, what, fix in (
+        (doubles & late.repairable, Severity.ERROR, "without deleting {} that moved: run doctor with --repair", repair),
+        (doubles & ~late.repairable, Severity.ERROR, "without deleting {} that moved: delete those rows", None),
+        (late.doubled < 0, Severity.WARNING, "and may not delete rows that moved: check their rows", None),
     ):
         for spec_id in np.unique(spec_ids[chosen]).tolist():
             some, mask = chosen & (spec_ids == spec_id), np.zeros(len(entries), dtype=np.bool_)
             mask[late.delete_rows[some]] = True
             means = f"{text} {what.format(counted(int(late.doubled[some].sum()), 'row'))}"
             for finding in _per_spec("late-equality-deletes", entries, mask, means, "delete file"):
-                yield replace(finding, fix=fix)
+                yield replace(finding, severity=severity, fix=fix)
 
 
 def _statistics_and_sizes(

@@ -1,14 +1,14 @@
 """Metadata columns: ``_file``, ``_pos``, ``_spec_id``, ``_partition``, ``_deleted`` and the row lineage of format 3.
 
 They are named in the columns of a scan like those of the table, and have the ids, types and values that Iceberg gives
-them in Spark. Predicates may use them too, except ``_deleted`` and ``_partition``; they are evaluated on rows. A column
-of the table with the same name takes precedence.
+them in Spark. Predicates may use them too; they are evaluated on rows. A column of the table with the same name takes
+precedence.
 
 - ``_partition`` is the tuple over the fields of all specs whose source column exists, null where the spec of the file
   does not have a field; null if there is no such field.
 - ``_row_id`` and ``_last_updated_sequence_number`` are stored in a file, or inherited from its manifest entry; null in
   files from before the table had format 3.
-- ``_deleted`` also returns the deleted rows that the plan's files still hold, with TRUE.
+- ``_deleted``, as a column or in a predicate, also returns the deleted rows that the plan's files still hold.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from floeplan import arrow_compute as pc
 from floeplan.errors import UnknownColumnError
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.union import partition_type
-from floeplan.predicate.build import column_of, map_leaves, without_opaque
+from floeplan.predicate.build import column_of, field_ids, map_leaves, without_opaque
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
 from floeplan.predicate.ir import IrExpr, Opaque
 from floeplan.scan.model import FileScan
+from floeplan.schemas import fields_by_id
 from floeplan.snapshot.reader import ScanTarget, select
 from floeplan.vectors import Mask
 
@@ -42,11 +43,15 @@ LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType
 METADATA_IDS = frozenset(
     {*(field.field_id for field in (FILE, POSITION, DELETED, SPEC_ID, ROW_ID, LAST_UPDATED)), PARTITION_ID}
 )
-FILTERED = ("_file", "_pos", "_spec_id", ROW_ID.name, LAST_UPDATED.name)
-"""The names of metadata columns that predicates may use."""
+_NAMES = (FILE.name, POSITION.name, DELETED.name, SPEC_ID.name, "_partition", ROW_ID.name, LAST_UPDATED.name)
 _FIRST_WITH_LINEAGE = 3
 _NESTED_IDS = 2_100_000_000
 """The fields of ``_partition`` get ids from here on, beyond those of columns."""
+
+
+def is_metadata(field_id: int) -> bool:
+    """Whether an id is that of a metadata column, or of a field of ``_partition``."""
+    return field_id >= _NESTED_IDS
 
 
 def metadata_fields(metadata: TableMetadata) -> dict[str, NestedField]:
@@ -81,20 +86,29 @@ def select_columns(target: ScanTarget, columns: Sequence[str], case_sensitive: b
     )
 
 
+def names_metadata(source: PredicateSource, case_sensitive: bool) -> bool:
+    """Whether the text of a predicate may name a metadata column."""
+    text = str(source) if case_sensitive else str(source).lower()
+    return any(name in text for name in _NAMES)
+
+
+def metadata_columns_of(predicate: IrExpr, metadata: TableMetadata) -> tuple[NestedField, ...]:
+    """The metadata columns that a predicate uses."""
+    used = {field_id for field_id in field_ids(predicate) if is_metadata(field_id)}
+    known = metadata_fields(metadata).values() if used else ()
+    return tuple(field for field in known if not used.isdisjoint(fields_by_id(Schema(field))))
+
+
 def compile_where(source: PredicateSource, target: ScanTarget, case_sensitive: bool = True) -> CompileResult:
     """Compile a predicate that may name metadata columns; conditions on them are left to the rows."""
     own = {field.name for field in target.schema.fields}
-    extra = [
-        field
-        for name, field in metadata_fields(target.metadata).items()
-        if name not in own and name not in ("_partition", DELETED.name)
-    ]
+    extra = [field for name, field in metadata_fields(target.metadata).items() if name not in own]
     schema = Schema(*target.schema.fields, *extra, schema_id=target.schema.schema_id)
     compiled = compile_predicate(source, schema, case_sensitive=case_sensitive)
 
     def on_rows(leaf: IrExpr) -> IrExpr:
         column = column_of(leaf)
-        if column is None or column.field_id not in METADATA_IDS:
+        if column is None or not is_metadata(column.field_id):
             return leaf
         return Opaque(str(leaf), (column.field_id,), leaf)
 

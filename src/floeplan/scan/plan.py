@@ -35,7 +35,7 @@ from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.stats import TriState
-from floeplan.scan.metadata_columns import FILTERED, compile_where, select_columns
+from floeplan.scan.metadata_columns import compile_where, names_metadata, select_columns
 from floeplan.scan.model import PlannedFiles, PlanWarning, ReportStore, RowGroups, ScanOptions
 from floeplan.scan.planned_scan import PassSummary, PlannedScan, Totals, summarise
 from floeplan.scan.projection import PartitionNames
@@ -109,7 +109,8 @@ def plan_scan(
         timestamp_ms = epoch_ms(as_of)
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref, timestamp_ms=timestamp_ms)
     source = TRUE if where is None else where
-    if not isinstance(source, IrExpr) and any(name in str(source) for name in FILTERED):
+    # Changes read all deletes, and take no metadata columns in their conditions.
+    if not isinstance(source, IrExpr) and not chosen.all_deletes and names_metadata(source, case_sensitive):
         compiled = compile_where(source, target, case_sensitive)
     else:
         compiled = compile_predicate(source, target.schema, case_sensitive=case_sensitive)

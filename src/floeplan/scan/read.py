@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import StringType
+from pyiceberg.types import NestedField, StringType
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.prune.selection import RowSelection, distinct
@@ -31,16 +31,7 @@ from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.rows.evaluate import matching_mask
 from floeplan.predicate.stats import TriState
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile, TableRows
-from floeplan.scan.metadata_columns import (
-    DELETED,
-    FILE,
-    LAST_UPDATED,
-    METADATA_IDS,
-    POSITION,
-    ROW_ID,
-    SPEC_ID,
-    fill_metadata,
-)
+from floeplan.scan.metadata_columns import DELETED, METADATA_IDS, fill_metadata, metadata_columns_of
 from floeplan.scan.model import FileScan
 from floeplan.scan.planned_scan import PlannedScan
 from floeplan.scan.projection import arrow_schema, expand_dictionaries, without_columns
@@ -155,12 +146,15 @@ class _Columns(NamedTuple):
 
 
 class PlanReader:
-    """Reads files of one table into the columns of one schema; thread-safe."""
+    """Reads files of one table into the columns of one schema; thread-safe.
 
-    def __init__(self, table: TableRows, schema: Schema) -> None:
+    ``filtered`` are the metadata columns that the predicate of the plan uses.
+    """
+
+    def __init__(self, table: TableRows, schema: Schema, filtered: tuple[NestedField, ...] = ()) -> None:
         self._table_schema = table.schemas[0]
-        self._schema = schema
-        self._with_deleted = DELETED.field_id in (field.field_id for field in schema.fields)
+        self._schema, self._filtered_by = schema, filtered
+        self._with_deleted = DELETED in (*schema.fields, *filtered)
         self._rows = FileRows(table)
         self._known: dict[frozenset[int], _Columns] = {}
         self._all_columns = {f.field_id for f in schema.fields} >= {f.field_id for f in self._table_schema.fields}
@@ -168,7 +162,8 @@ class PlanReader:
     @staticmethod
     def of(plan: PlannedScan, schema: Schema) -> PlanReader:
         """For the files of a plan."""
-        return PlanReader(TableRows.of(plan.target.table, plan.target.schema), schema)
+        filtered = metadata_columns_of(plan.compiled.predicate, plan.target.metadata)
+        return PlanReader(TableRows.of(plan.target.table, plan.target.schema), schema, filtered)
 
     def read(self, file: FileScan) -> pa.Table:
         """The rows of one file that match and are not deleted, in the projected columns."""
@@ -201,13 +196,13 @@ class PlanReader:
         return self._matching(part.opened, part.selection, limit)
 
     def _chosen(self, opened: OpenFile) -> RowSelection:
-        """The planned rows: without pages of deleted rows, unless ``_deleted`` is read."""
+        """The planned rows: without pages of deleted rows, unless ``_deleted`` is used."""
         planned = opened.planned()
         return planned if self._with_deleted else opened.without_deleted_pages(planned)
 
     def count(self, file: FileScan) -> int | CountedText:
         """How many rows of one file match and are not deleted, or by what that is known."""
-        if file.residual == TRUE and file.row_groups is None and file.record_count >= 0:
+        if not self._with_deleted and file.residual == TRUE and file.row_groups is None and file.record_count >= 0:
             kinds = {delete.kind for delete in file.deletes}
             # A deletion vector replaces all position deletes of its file, and its cardinality is in the manifest.
             if kinds == {DeleteKind.VECTOR} and len(file.deletes) == 1:
@@ -223,14 +218,13 @@ class PlanReader:
             counted = opened.value_counts(condition.fields[0].field_id)
             if counted is not None:
                 return CountedText(file.residual, counted)
-        selection = opened.without_deleted_pages(opened.planned())
-        return int(np.count_nonzero(self._filtered(opened, selection, self._columns(file).condition)[1]))
+        return int(np.count_nonzero(self._filtered(opened, self._chosen(opened), self._columns(file).condition)[1]))
 
     def _matching(self, opened: OpenFile, selection: RowSelection, limit: int | None = None) -> pa.Table:
         """The selected rows that match and are not deleted, in the projected columns."""
         condition, others, together = self._columns(opened.file)
-        # Metadata columns are filled in for all rows of one read.
-        has_metadata = not METADATA_IDS.isdisjoint(field.field_id for field in together.fields)
+        # Metadata columns are filled in for all rows of one read. What is left of a predicate need not name them.
+        has_metadata = self._with_deleted or not METADATA_IDS.isdisjoint(field.field_id for field in together.fields)
         if opened.file.residual == TRUE and not has_metadata and not opened.has_equality_deletes:
             return self._projected(opened.columns(together, selection, opened.live(selection)))
         two = bool(condition.fields) and not has_metadata
@@ -259,7 +253,7 @@ class PlanReader:
             matching &= opened.live(selection)
         if not METADATA_IDS.isdisjoint(field.field_id for field in schema.fields):
             rows = fill_metadata(rows, schema, opened.file, selection, matching)
-            matching |= self._with_deleted
+        matching |= self._with_deleted
         residual = opened.file.residual
         if residual != TRUE:
             # Only on live rows: an expression may raise an error on a value that was deleted.
@@ -275,8 +269,8 @@ class PlanReader:
         if ids not in self._known:
             fields = []
             if ids:
-                fields += [f for f in self._table_schema.fields if not ids.isdisjoint(fields_by_id(Schema(f)))]
-                fields += [f for f in (FILE, POSITION, SPEC_ID, ROW_ID, LAST_UPDATED) if f.field_id in ids]
+                known = (*self._table_schema.fields, *self._filtered_by)
+                fields += [f for f in known if not ids.isdisjoint(fields_by_id(Schema(f)))]
             read = {field.field_id for field in fields}  # a struct of which some fields are projected is read whole
             others = [field for field in self._schema.fields if field.field_id not in read]
             together = Schema(*fields, *others) if fields else self._schema

@@ -41,7 +41,7 @@ from floeplan.predicate.build import and_, column_of, columns, conjuncts, leaves
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import TRUE, Between, Cmp, CmpOp, InList, IrExpr, IsNull, Opaque, StartsWith
 from floeplan.predicate.sql_parser import BooleanTree, Junction, Negation, Piece, split_predicate
-from floeplan.scan.metadata_columns import METADATA_IDS
+from floeplan.scan.metadata_columns import is_metadata
 from floeplan.spark.jvm import JavaObject, class_name, elements, optimized_plan, reads_clock
 from floeplan.spark.read.file_log import read_logged
 from floeplan.spark.read.reader_choice import UTC_ZONES, ZONE_CONF
@@ -207,7 +207,7 @@ class ConditionCompiler:
         for leaf in leaves(expr):
             column = column_of(leaf)
             type_ = None if column is None else column.type
-            if column is not None and column.field_id in METADATA_IDS:
+            if column is not None and is_metadata(column.field_id):
                 return _UNKNOWN  # prunes nothing
             if isinstance(type_, NANOSECONDS):
                 return _UNKNOWN  # Spark compares them after truncation to microseconds

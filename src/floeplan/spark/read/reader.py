@@ -21,11 +21,13 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from floeplan.errors import InvalidOptionError, UnsupportedError
 from floeplan.predicate.compile import PredicateSource
 from floeplan.scan.file_rows import TableRows
+from floeplan.scan.metadata_columns import metadata_columns_of
 from floeplan.scan.model import FileScan, ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.scan.read import PlanReader
@@ -92,7 +94,7 @@ class ReadPlan:
             frames += [native.frame(branch) for branch in self.branches]
         if len(self.choice.arrow):
             shares = share_files(self.plan, self.choice.arrow)
-            reading = FileReading(TableRows.of(self.plan.target.table, self.plan.target.schema), self.plan.schema)
+            reading = FileReading.of(self.plan)
             task = for_each_number(lambda number: reading.batches(shares[number]))
             ensure_package(self.spark)
             frames.append(self.spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, schema))
@@ -222,12 +224,18 @@ def split_by_bytes(sizes: Ints, most: int) -> list[Ints]:
 class FileReading:
     """Reads planned files into batches for Spark; pickled with each task."""
 
-    def __init__(self, table: TableRows, schema: Schema) -> None:
-        self._table, self._schema = table, schema
+    def __init__(self, table: TableRows, schema: Schema, filtered: tuple[NestedField, ...] = ()) -> None:
+        self._table, self._schema, self._filtered = table, schema, filtered
+
+    @staticmethod
+    def of(plan: ScanPlan) -> FileReading:
+        """For the files of a plan."""
+        table = TableRows.of(plan.target.table, plan.target.schema)
+        return FileReading(table, plan.schema, metadata_columns_of(plan.compiled.predicate, plan.target.metadata))
 
     def batches(self, files: Sequence[FileScan]) -> Iterator[pa.RecordBatch]:
         """The rows of files, one file after another."""
-        reader = PlanReader(self._table, self._schema)
+        reader = PlanReader(self._table, self._schema, self._filtered)
         shape = to_arrow_schema(spark_schema(self._schema))
         for file in files:
             yield from to_spark_arrow(reader.read(file), shape).to_batches(ROWS_PER_BATCH)

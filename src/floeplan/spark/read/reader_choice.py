@@ -27,7 +27,7 @@ from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
 from floeplan.predicate.build import field_ids, has_opaque
 from floeplan.predicate.stats import to_mask
-from floeplan.scan.metadata_columns import METADATA_IDS
+from floeplan.scan.metadata_columns import is_metadata
 from floeplan.scan.model import DEFAULT_CONCURRENCY
 from floeplan.scan.plan import ScanPlan
 from floeplan.spark.read.columns import DEFAULTED, walk
@@ -110,7 +110,7 @@ def _reasons_for_all(spark: SparkSession, plan: ScanPlan) -> Iterator[str]:
         yield "the plan selects pages"
     filtered = set(field_ids(plan.compiled.predicate))
     named = {field.field_id for field in plan.schema.fields} | filtered
-    if not METADATA_IDS.isdisjoint(named):
+    if any(map(is_metadata, named)):
         yield "metadata columns are read"
     table_fields = {field.field_id: field for field in plan.target.schema.fields}
     for field in needed_fields(plan):
@@ -155,7 +155,7 @@ def _reasons_by_file(spark: SparkSession, plan: ScanPlan) -> Iterator[tuple[str,
     if not can_read_logs(spark):
         yield "Spark plans on another machine, which cannot read local folders", NativeReading(spark, plan).tagged
     yield "their names begin with _ or ., and Spark would skip them silently", _hidden(files.entries.path)
-    # Spark's ORC and Avro readers find columns by name or position, not by Iceberg's field ids.
+    # Spark's ORC and Avro readers find columns by name or position, not by Iceberg's field ids, and save little.
     formats = files.entries.array("file_format")
     foreign = to_mask(pc.not_equal(formats, PARQUET))
     for format_ in ("ORC", "AVRO"):
