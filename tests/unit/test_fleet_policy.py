@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -118,7 +119,76 @@ def test_an_error_names_the_line(text: str, line: int, problem: str) -> None:
         parse_policy(text, "fleet.toml")
     assert raised.value.message.startswith(f"fleet.toml:{line}: ")
     assert problem in raised.value.message
-    assert raised.value.context == {"policy": "fleet.toml", "line": line}
+    assert (raised.value.context["policy"], raised.value.context["line"]) == ("fleet.toml", line)
+
+
+def test_all_errors_are_reported_at_once_each_with_its_line() -> None:
+    text = (
+        'lease = "1s"\nlaese = 3\n[budget]\nbytes = true\n[defaults]\ncompact = 1\nafter = "db.b"\n'
+        '[[tables]]\ncompat = true\n[[tables]]\nmatch = 3\nexpire = "yes"\n'
+        '[[tables]]\nmatch = "db.b"\nafter = "db.a"\n[[tables]]\nmatch = "db.a"\ncluster-strategy = "no"\n'
+    )
+    with pytest.raises(InvalidOptionError) as raised:
+        parse_policy(text, "fleet.toml")
+    errors = raised.value.context["errors"]
+    assert isinstance(errors, list)
+    found = [(one["line"], one["message"].split(" must ")[0].split(";")[0]) for one in errors]
+    assert found == [
+        (1, "lease"),
+        (2, "unknown key 'laese'"),
+        (4, "bytes"),
+        (5, "tables wait for each other: db.a after db.b (line 5), db.b after db.a (line 13)"),
+        (6, "compact"),
+        (8, 'a rule needs match, such as match = ["db.*"]'),
+        (9, "unknown key 'compat'"),
+        (11, "match"),
+        (12, "expire"),
+        (18, "cluster-strategy"),
+    ]
+    assert raised.value.message == "; ".join(f"fleet.toml:{one['line']}: {one['message']}" for one in errors)
+
+
+def rules(*after: tuple[str, str]) -> str:
+    """A policy of rules of three lines."""
+    return "".join(f'[[tables]]\nmatch = "{match}"\nafter = {first}\n' for match, first in after)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        (rules(("db.a", '"db.b"'), ("db.b", '"db.a"')), "db.a after db.b (line 1), db.b after db.a (line 4)"),
+        (
+            rules(("db.a", '"db.b"'), ("db.b", '["x.y", "db.c"]'), ("db.c", '"db.a"')),
+            "db.a after db.b (line 1), db.b after db.c (line 4), db.c after db.a (line 7)",
+        ),
+        (
+            rules(("raw.*", '"mart.*"'), ("mart.*", '"raw.*"')),
+            "mart.* after raw.* (line 4), raw.* after mart.* (line 1)",
+        ),
+        (
+            rules(("db.*", '"db.*"'), ("db.a", '"db.b"'), ("db.b", '"db.c"')),
+            "db.a after db.b (line 4), db.b after db.c (line 7), db.c after db.a (line 1)",
+        ),
+    ],
+)
+def test_rules_whose_tables_wait_for_each_other_are_refused(text: str, steps: str) -> None:
+    with pytest.raises(InvalidOptionError) as raised:
+        parse_policy(text, "fleet.toml")
+    assert re.fullmatch(rf"fleet.toml:\d+: tables wait for each other: {re.escape(steps)}.*", raised.value.message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rules(("db.a", '"db.b"'), ("db.b", '"db.c"')),
+        rules(("db.a", '"db.b"'), ("db.b", '"db.a"'), ("db.b", "[]")),  # a later rule takes it back
+        '[defaults]\nafter = "raw.*"\n',  # one table of raw waits for nothing
+        '[defaults]\nafter = "raw.*"\n[[tables]]\nmatch = "raw.events"\ncompact = false\n',
+        rules(("db.a", '"db.b"'), ("db.b", '"db.a"')) + "maintain = false\n",  # no work of it is waited for
+    ],
+)
+def test_rules_that_may_be_followed_are_not_refused(text: str) -> None:
+    assert parse_policy(text).rules
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

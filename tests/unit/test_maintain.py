@@ -23,7 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType, NestedField, TimestampType
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 import floeplan as fp
 from floeplan.cli.commands.maintain import draw_explained
@@ -113,6 +113,12 @@ def status(result: MaintainResult, kind: str = "compact", table: str = "db.small
 
 def leases(lake: SqlCatalog, name: str = "db.small") -> list[str]:
     return [key for key in lake.load_table(name).metadata.properties if key.startswith(PREFIX)]
+
+
+def drawn(shown: RenderableType) -> str:
+    console = Console(file=StringIO(), width=200)
+    console.print(shown)
+    return cast(StringIO, console.file).getvalue()
 
 
 def test_without_a_policy_small_files_are_merged_and_the_run_is_recorded(lake: SqlCatalog) -> None:
@@ -399,13 +405,42 @@ def test_work_waits_for_its_window_and_for_tables_that_come_first(lake: SqlCatal
     result = run(lake, policy, clock=lambda: noon)
     assert (status(result), status(result, table="db.alpha")) == ("left", "done")
     assert "22:00-06:00" in str(result.left())
-    cycle = parse_policy(
-        'runs = "off"\n[[tables]]\nmatch = "db.small"\nafter = "db.other"\n'
-        '[[tables]]\nmatch = "db.other"\nafter = "db.small"'
-    )
-    small_table(lake, "db.other")
-    result = run(lake, cycle)
-    assert (status(result), status(result, table="db.other")) == ("left", "left")
+
+
+def test_tables_that_wait_for_each_other_are_refused_before_anything_starts(lake: SqlCatalog) -> None:
+    """Of patterns that overlap only the tables show it: one table that matches both would wait for nothing."""
+    policy = parse_policy('runs = "off"\n[[tables]]\nmatch = "db.?*"\nafter = "db.[gs]*"', "fleet.toml")
+    cycle = r"fleet.toml:2: tables wait for each other: db.good after db.small \(line 2\), db.small after db.good "
+    for options in ({}, {"dry_run": True}):
+        with pytest.raises(InvalidOptionError, match=cycle):
+            run(lake, policy, **options)
+    assert (files(lake), leases(lake)) == (FILES, [])
+    assert status(run(lake, policy, tables=("db.small",))) == "done"
+
+
+def test_two_files_are_merged_where_the_policy_says_so(lake: SqlCatalog) -> None:
+    small_table(lake, "db.two", files=2)
+    spec = PartitionSpec(PartitionField(2, 1000, DayTransform(), "day"))
+    days = lake.create_table("db.days", SCHEMA, partition_spec=spec)
+    for number in range(20):  # ten days of two files
+        one = {"id": [number], "ts": [START + timedelta(days=number // 2)]}
+        fp.append(days, pa.table(one, SCHEMA.as_arrow()), fast=True)
+    names = ("db.two", "db.days")
+    text = 'runs = "off"\n[defaults]\npartition-age = "0s"\n'
+    unchanged = run(lake, parse_policy(text), tables=names)
+    assert [work(unchanged, table=name) for name in names] == [None, None]
+    two = parse_policy(f"{text}compact-min-files = 2\n")
+    for name, shown in (("db.two", "2 files"), ("db.days", "20 files")):
+        planned = run(lake, two, tables=(name,), dry_run=True)
+        text = drawn(draw_explained(planned))
+        assert re.search(r"compact-min-files +10 \(partitions with at least 5 small files\)", text)
+        assert re.search(r"compact-min-files +2 \(partitions with at least 2 small files\)", text)
+        assert f"→ compact: {shown} (" in text
+        before = rows(lake, name)
+        assert status(run(lake, two, tables=(name,)), table=name) == "done"
+        assert rows(lake, name) == before
+    assert [files(lake, name) for name in names] == [1, 10]
+    assert work(run(lake, two, tables=names), table="db.days") is None
 
 
 def test_tables_that_come_first_are_done_first_and_their_failure_stops_the_others(lake: SqlCatalog) -> None:
@@ -453,9 +488,7 @@ def test_partitions_that_are_still_written_are_left_alone(lake: SqlCatalog) -> N
     (report,) = (one for one in left.tables if one.table == "db.days")
     text = "compact leaves 12 files in partitions by time to which files were added within 1h (partition-age)"
     assert report.waits == (text,)
-    console = Console(file=StringIO(), width=200)
-    console.print(draw_explained(left))
-    assert f"\n  waits: {text}" in cast(StringIO, console.file).getvalue()
+    assert f"\n  waits: {text}" in drawn(draw_explained(left))
     now = parse_policy('runs = "off"\n[defaults]\ncompact-min-files = 5\npartition-age = "0s"')
     planned = run(lake, now, dry_run=True)
     assert status(planned, table="db.days") == "planned"
@@ -599,6 +632,11 @@ def test_the_command(floeplan: Callable[..., tuple[int, str, str]], tmp_path: Pa
     [
         (["--budget-bytes", "many"], "--budget-bytes is 'many' but must be a size"),
         (["--policy", "none.toml"], "cannot read the policy none.toml"),
+        (
+            ["--policy", "bad.toml"],
+            "floeplan: bad.toml:2: compact must be true or false, not 1; bad.toml:3: unknown key",
+        ),
+        (["--policy", "cycle.toml"], "floeplan: cycle.toml:2: tables wait for each other: db.a after db.b (line 2), "),
         (["--metrics", "no/m.prom"], "--metrics no/m.prom is in a folder that does not exist"),
         (["db.none"], "no table 'db.none'"),
     ],
@@ -606,6 +644,10 @@ def test_the_command(floeplan: Callable[..., tuple[int, str, str]], tmp_path: Pa
 def test_bad_input_is_refused(
     floeplan: Callable[..., tuple[int, str, str]], arguments: list[str], message: str
 ) -> None:
+    Path("bad.toml").write_text("[defaults]\ncompact = 1\ncompat = true\n")
+    Path("cycle.toml").write_text(
+        '\n[[tables]]\nmatch = "db.a"\nafter = "db.b"\n[[tables]]\nmatch="db.b"\nafter="db.a"'
+    )
     code, out, err = floeplan(*arguments)
     assert (code, out) == (2, "")
     assert message in err

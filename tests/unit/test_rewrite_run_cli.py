@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,9 @@ def test_progress_within_a_group(table: Table, monkeypatch: pytest.MonkeyPatch) 
         assert reading == sorted(reading, key=lambda line: line["bytes_done"])
         assert 0 < reading[0]["bytes_done"] < lines[0]["bytes"]
         assert max(line["bytes_done"] for line in reading) <= lines[0]["bytes"]
-        assert reading[0]["eta_seconds"] >= 0
+        for line in reading:
+            left = (line["bytes"] - line["bytes_done"]) / line["bytes_per_second"]
+            assert line["eta_seconds"] == pytest.approx(left, abs=0.06)
         stream = io.StringIO()
 
 
@@ -163,6 +166,20 @@ def test_the_bar_moves_within_a_group() -> None:
     bar.done(1, 1000, 0)
     bar.stop()
     assert "1,000/1,000 bytes" in stream.getvalue()
+
+
+def test_the_bar_shows_the_rate_and_the_time_left_within_a_group() -> None:
+    stream = io.StringIO()
+    bar = BarProgress(Console(file=stream, force_terminal=True, width=140))
+    bar.start(1, 1000)
+    bar.read(300)
+    bar.read(300)
+    bar.stop()
+    last = stream.getvalue().rpartition("rewriting")[2]
+    assert "0/1 groups" in last
+    assert "600/1,000 bytes" in last
+    assert re.search(r"\d ([kMGT]B|bytes)/s", last)
+    assert re.search(r"\d:\d\d:\d\d", last)
 
 
 def test_json_progress_has_the_rate() -> None:

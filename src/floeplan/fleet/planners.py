@@ -159,6 +159,7 @@ def compact_options(context: Context) -> RewriteOptions:
         by=by,
         target_file_size_bytes=settings.target_file_size,
         delete_ratio_threshold=settings.delete_ratio,
+        min_input_files=settings.min_input_files,
         min_partition_age_seconds=int(settings.partition_age.total_seconds()),
         max_files_to_rewrite=context.max_files,
         partial_progress_enabled=True,  # what is done when the run is stopped stays done
@@ -175,8 +176,8 @@ def _predict_compact(context: Context) -> Work | None:
     outputs = sum(group.expected_outputs for group in plan.groups)
     deletes = sum(group.delete_files for group in plan.groups)
     fewer = files - outputs + deletes
-    enough = context.continued or context.max_files is not None or fewer >= context.settings.compact_min_files
-    if not files or not enough:
+    enough = files + deletes >= context.settings.compact_min_files
+    if not files or fewer <= 0 or not (enough or context.continued or context.max_files is not None):
         return None
     size = sum(group.bytes for group in plan.groups)
     reads = max(1, round(_reads(context, plan)))

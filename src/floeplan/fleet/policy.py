@@ -9,14 +9,17 @@ table has ``history.expire.*`` properties, and orphan files are removed only whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, tzinfo
 from fnmatch import fnmatchcase
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 OFF, ON, METADATA, REWRITE, TABLE, ADVISE = "off", "on", "metadata", "rewrite", "table", "advise"
 RUNS_TABLE = "floeplan.maintenance_runs"
+_MIN_INPUT_FILES = 5
+"""As in a rewrite: a partition with fewer small files is left alone."""
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -61,7 +64,7 @@ class Settings:
     compact: bool = True
     """Merge small files, split large ones, and apply deletes."""
     compact_min_files: int = 10
-    """Compact when that makes at least this many files fewer, delete files included."""
+    """Compact from this many files on, delete files included; in a partition from 5 on, or this if it is less."""
     target_file_size: int | None = None
     """Target file size, such as `256 MiB`; by default that of the table."""
     delete_file_threshold: int | None = None
@@ -94,6 +97,11 @@ class Settings:
     """Times at which work may run, such as `22:00-06:00` or `sat,sun 00:00-24:00`; by default always."""
     after: tuple[str, ...] = ()
     """Patterns of tables whose work comes first."""
+
+    @property
+    def min_input_files(self) -> int:
+        """From how many small files on a partition is compacted."""
+        return min(self.compact_min_files, _MIN_INPUT_FILES)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings under their names in a policy."""
@@ -158,6 +166,35 @@ class Policy:
                 found = replace(found, **rule.changes)
                 lines.append(rule.line)
         return found, tuple(lines)
+
+    def cycle(self, names: Iterable[str]) -> tuple[int, str] | None:
+        """Tables that wait for each other: the line of a rule that says so, and all of them. ``None`` if none do.
+
+        A name may be a pattern, which stands for a table that matches it.
+        """
+        after = {name: settings.after for name in names if (settings := self.settings(name)[0]).maintain}
+        waits = {
+            name: [other for other in after if matches_any(other, patterns) and not _may_be_one(name, other)]
+            for name, patterns in after.items()
+            if patterns
+        }
+        try:
+            TopologicalSorter(waits).prepare()
+        except CycleError as error:
+            tables: list[str] = error.args[1][::-1]  # now each waits for the next
+            lines = [self._after(name) for name in tables[:-1]]
+            steps = map("{} after {} (line {})".format, tables, tables[1:], lines)
+            return lines[0], f"tables wait for each other: {', '.join(steps)}"
+        return None
+
+    def _after(self, name: str) -> int:
+        """The line of the rule from which a table has its ``after``."""
+        return next(rule.line for rule in self.rules[::-1] if rule.matches(name) and "after" in rule.changes)
+
+
+def _may_be_one(name: str, other: str) -> bool:
+    """Whether two names, or patterns of names, may be those of one table."""
+    return matches_any(name, [other]) or matches_any(other, [name])
 
 
 def matches_any(name: str, patterns: Sequence[str]) -> bool:

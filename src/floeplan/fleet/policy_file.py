@@ -1,4 +1,4 @@
-"""Reading a policy: TOML, checked key by key; every error names the file and the line.
+"""Reading a policy: TOML, checked key by key; all errors at once, each with the file and the line.
 
 ``tomllib`` reports lines for syntax errors only. The line of a value is found when it is needed: it is the last line of
 the shortest beginning of the file that parses and contains the value.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from floeplan.errors import InvalidOptionError
@@ -42,6 +42,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
 _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")
 _WINDOW = re.compile(r"(?:([a-z,\- ]+?)\s+)?(\d{1,2}):(\d\d)\s*-\s*(\d{1,2}):(\d\d)", re.IGNORECASE)
+_NOTHING = ("!*",)
 _STRATEGIES = ("sort", "zorder", "hilbert")
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -52,7 +53,7 @@ def read_policy(path: str | Path) -> Policy:
     """Read and check a policy file.
 
     Raises:
-        InvalidOptionError: There is no such file, or it is not a valid policy; the message names the line.
+        InvalidOptionError: There is no such file, or it is not a valid policy; the message names the lines.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -71,7 +72,18 @@ def parse_policy(text: str, source: str = "policy") -> Policy:
         at = int(line[1]) if line else len(text.splitlines())
         message = f"{source}:{at}: {re.sub(r' [(]at .*[)]$', '', str(error))}"
         raise InvalidOptionError(message, context={"policy": source, "line": at}) from error
-    return _File(text, source).policy(document)
+    file = _File(text, source)
+    policy = file.policy(document)
+    if (cycle := policy.cycle(_names(policy.rules))) is not None:
+        file.problems.append(cycle)
+    file.check()
+    return policy
+
+
+def _names(rules: Iterable[Rule]) -> list[str]:
+    """The names and patterns of some rules that stand for tables of their own."""
+    found = (name for rule in rules for name in (*rule.match, *rule.changes.get("after", ())))
+    return sorted({name for name in found if not re.search(r"^!|[?\[]", name)})
 
 
 class ExpectedError(Exception):
@@ -84,6 +96,18 @@ class _File:
 
     text: str
     source: str
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    """What is wrong, and on which line."""
+
+    def check(self) -> None:
+        """Raise one error for all problems."""
+        if self.problems:
+            found = sorted(self.problems)
+            errors = [{"line": line, "message": problem} for line, problem in found]
+            raise InvalidOptionError(
+                "; ".join(f"{self.source}:{line}: {problem}" for line, problem in found),
+                context={"policy": self.source, "line": found[0][0], "errors": errors},
+            )
 
     def policy(self, document: Mapping[str, Any]) -> Policy:
         self._known(document, (), {*_TOP, "timezone", "budget", "defaults", "tables"})
@@ -96,6 +120,7 @@ class _File:
         tables = document.get("tables", [])
         if not isinstance(tables, list):
             self._refuse(("tables",), "write each rule as [[tables]]")
+            tables = []
         for at, one in enumerate(tables):
             rules.append(self._rule(self._table(one, ("tables", at)), ("tables", at), parsers, None))
         budget = self._table(document.get("budget", {}), ("budget",))
@@ -113,12 +138,9 @@ class _File:
         if match is None:
             if "match" not in table:
                 self._refuse(path, 'a rule needs match, such as match = ["db.*"]')
-            match = self._parsed(table, path, "match", _texts, ())
-        changes = {
-            name.replace("-", "_"): self._parsed(table, path, name, parse, None)
-            for name, parse in parsers.items()
-            if name in table
-        }
+            match = self._parsed(table, path, "match", _texts, _NOTHING)
+        values = {name: self._parsed(table, path, name, parse, None) for name, parse in parsers.items()}
+        changes = {name.replace("-", "_"): value for name, value in values.items() if value is not None}
         return Rule(match, changes, self.line(path))
 
     def _parsed(self, table: Mapping[str, Any], path: KeyPath, name: str, parse: Parser, default: Any) -> Any:
@@ -128,6 +150,7 @@ class _File:
             return parse(table[name])
         except ExpectedError as problem:
             self._refuse((*path, name), f"{name} must be {problem}, not {_toml(table[name])}")
+            return default
 
     def _known(self, table: Mapping[str, Any], path: KeyPath, known: set[str]) -> None:
         for name in table:
@@ -139,11 +162,11 @@ class _File:
     def _table(self, value: Any, path: KeyPath) -> Mapping[str, Any]:
         if not isinstance(value, dict):
             self._refuse(path, f"{path[0]} must be a table, not {_toml(value)}")
+            return {}
         return value
 
-    def _refuse(self, path: KeyPath, problem: str) -> NoReturn:
-        line = self.line(path)
-        raise InvalidOptionError(f"{self.source}:{line}: {problem}", context={"policy": self.source, "line": line})
+    def _refuse(self, path: KeyPath, problem: str) -> None:
+        self.problems.append((self.line(path), problem))
 
     def line(self, path: KeyPath) -> int:
         """The line on which a value, or the header of a table, is written."""
@@ -211,6 +234,11 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(values)
 
 
+def _texts_or_none(value: Any) -> tuple[str, ...]:
+    """As ``_texts``; an empty list takes back what an earlier rule says."""
+    return () if value == [] else _texts(value)
+
+
 def parse_size(value: Any) -> int:
     """Bytes, as a number or as ``256 MiB``."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -270,7 +298,7 @@ def _zone(value: Any) -> ZoneInfo:
 
 def _windows(zone: ZoneInfo) -> Parser:
     def parse(value: Any) -> tuple[Window, ...]:
-        return tuple(_window(text, zone) for text in _texts(value))
+        return tuple(_window(text, zone) for text in _texts_or_none(value))
 
     return parse
 
@@ -308,7 +336,7 @@ def _settings_parsers(zone: ZoneInfo) -> Mapping[str, Parser]:
         "expire": _choice(ON, OFF, TABLE),
         "orphans-older-than": _orphan_age,
         "windows": _windows(zone),
-        "after": _texts,
+        "after": _texts_or_none,
     }
     by_type = {"bool": _flag, "int": _count, "int | None": _count, "timedelta": parse_duration}
     by_type["timedelta | None"] = parse_duration

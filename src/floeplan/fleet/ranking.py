@@ -1,8 +1,8 @@
 """What is left to do: the work of every table, which of it comes next, and what the budget still allows.
 
 Rule: repairs come first, then the highest expected gain per byte. Work of a table waits for work of its earlier stages
-(``work.STAGE``), and a table for those that its policy names to come first. Fail-safe: tables that wait for each other
-are left.
+(``work.STAGE``), and a table for those that its policy names to come first. A run refuses tables that wait for each
+other before it starts, so that some work is always ready.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ class Queue:
 
     def next(self) -> tuple[str, int] | None:
         """The most valuable work that may run now: its table and its number there."""
-        waiting = [(name, at) for name in self.reports for at in self.planned(name)]
+        waiting = ((name, at) for name in self.reports for at in self.planned(name))
         ready = [(name, at) for name, at in waiting if self._is_ready(name, at)]
-        if waiting and not ready:  # tables that wait for each other
-            for name, _ in waiting:
-                self.mark_all(name, Status.LEFT, "it waits for a table that waits for it")
         return max(ready, key=self._rank, default=None)
 
     def _rank(self, one: tuple[str, int]) -> tuple[bool, float, str]:

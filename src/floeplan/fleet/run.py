@@ -165,6 +165,7 @@ class _Run:
     def run(self) -> MaintainResult:
         """Look, work, record."""
         names = self._names()
+        self._check_order(names)
         for rule in self.policy.rules:
             if self.homes and not any(map(rule.matches, self.homes)):
                 place = f"{self.policy.source}:{rule.line}: " if self.policy.source else ""
@@ -209,6 +210,13 @@ class _Run:
                 places = ", ".join(catalog.name for catalog in self.catalogs)
                 raise UnknownTableError(f"no table {pattern!r} in catalog {places}", context={"table": pattern})
         return [name for name in self.homes if not wanted or matches_any(name, wanted)]
+
+    def _check_order(self, names: Sequence[str]) -> None:
+        """Refuse tables that wait for each other; of patterns that overlap, only the tables show it."""
+        if (cycle := self.policy.cycle(names)) is not None:
+            line, problem = cycle
+            place = f"{self.policy.source}:{line}: " if self.policy.source else ""
+            raise InvalidOptionError(f"{place}{problem}", context={"policy": self.policy.source, "line": line})
 
     def _look(self, names: Sequence[str]) -> None:
         never = datetime.fromtimestamp(0, UTC)

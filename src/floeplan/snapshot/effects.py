@@ -332,11 +332,18 @@ def describe(conjunct: IrExpr, found: Decisions, noun: str = "file") -> str:
     """What decided a conjunct on some containers, and what it left open: ``bounds decide 4 files, overlap in 2``."""
     if not found.total:
         return f"no {noun} left to evaluate"
-    parts = []
     everything = f"all {counted(found.total, noun)}" if found.total > 1 else counted(1, noun)
-    for source, number in (("partition values", found.by_partition), ("bounds", found.by_bounds)):
-        if number:
-            parts.append(f"{source} decide {everything if number == found.total else counted(number, noun)}")
+    sources = {"partition values": found.by_partition, "bounds": found.by_bounds}
+    shown = {
+        source: everything if number == found.total else counted(number, noun)
+        for source, number in sources.items()
+        if number
+    }
+    parts = [f"{source} decide {number}" for source, number in shown.items()]
+    if shown and not found.dropped:  # decided because every row matches
+        proven = counted(found.total - found.undecided, noun) if found.undecided else everything
+        parts = [f"all rows match in {proven} ({' and '.join(shown)})"]
+        parts[0] += "" if found.undecided else ", so none can be dropped"
     if found.undecided:
         parts += _left_open(conjunct, found, noun)
     return "; ".join(parts)

@@ -181,8 +181,18 @@ def draw_explained(result: MaintainResult) -> RenderableType:
 def _settings(settings: Mapping[str, object]) -> RenderableType:
     drawn = common.key_value_table()
     for name, value in settings.items():
-        drawn.add_row(f"  {name}", _setting(value))
+        note = f" ({_least_files(value)})" if name == "compact-min-files" else ""
+        drawn.add_row(f"  {name}", f"{_setting(value)}{note}")
     return drawn
+
+
+def _least_files(compact_min_files: object) -> str:
+    """From how many files on the planner compacts a partition, and a table."""
+    from floeplan.fleet.policy import Settings
+
+    assert isinstance(compact_min_files, int)
+    least = Settings(compact_min_files=compact_min_files).min_input_files
+    return f"partitions with at least {counted(least, 'small file')}"
 
 
 def _setting(value: object) -> str:
