@@ -16,6 +16,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan as fp
+from floeplan.metadata.files import guarded_reads
+from floeplan.transaction.commit import commit_change
+from tests.support.tables.commits import equality_delete
 
 pytestmark = pytest.mark.services
 
@@ -28,19 +31,28 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
         yield served
 
 
+def bucket_catalog(store: ObjectStore, tmp_path: Path) -> SqlCatalog:
+    """Writes to the folder that the store serves."""
+    io = {"py-io-impl": f"{BucketIO.__module__}.{BucketIO.__name__}", "bench.folder": tmp_path.as_uri()}
+    place = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"s3://{BUCKET}"}
+    return SqlCatalog("s3", **place, **io, **s3_options(store.endpoint))
+
+
+def reloaded(written: Table, store: ObjectStore) -> Table:
+    """The same table, read from the store."""
+    return fp.load_table(written.metadata_location, NoopCatalog("s3", **s3_options(store.endpoint)))
+
+
 @pytest.fixture
 def table(store: ObjectStore, tmp_path: Path) -> Table:
     """Files of ``ROWS`` rows, small enough for their footer to be read with all of their bytes."""
-    io = {"py-io-impl": f"{BucketIO.__module__}.{BucketIO.__name__}", "bench.folder": tmp_path.as_uri()}
-    catalog = SqlCatalog(
-        "s3", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"s3://{BUCKET}", **io, **s3_options(store.endpoint)
-    )
+    catalog = bucket_catalog(store, tmp_path)
     catalog.create_namespace("db")
     written = catalog.create_table("db.t", pa.schema({"id": pa.int64(), "name": pa.string()}))
     for number in range(FILES):
         ids = range(number * ROWS, (number + 1) * ROWS)
         fp.append(written.refresh(), pa.table({"id": ids, "name": [f"name {one}" for one in ids]}), fast=True)
-    return fp.load_table(written.refresh().metadata_location, NoopCatalog("s3", **s3_options(store.endpoint)))
+    return reloaded(written.refresh(), store)
 
 
 @pytest.mark.parametrize(("where", "files", "rows"), [("id % 2 = 0", FILES, FILES * ROWS // 2), ("id = 7", 1, 1)])
@@ -77,17 +89,17 @@ def test_metadata_is_requested_once(table: Table, store: ObjectStore) -> None:
         fp.load_table(f"s3://{BUCKET}/db/t/metadata/gone.metadata.json", catalog)
 
 
-@pytest.fixture
-def larger(table: Table, store: ObjectStore, tmp_path: Path) -> Table:
+def write_larger(table: Table, store: ObjectStore, tmp_path: Path) -> Table:
     """One file that is longer than the tail that is read for its footer; its ids are in no order."""
-    io = {"py-io-impl": f"{BucketIO.__module__}.{BucketIO.__name__}", "bench.folder": tmp_path.as_uri()}
-    catalog = SqlCatalog(
-        "s3", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"s3://{BUCKET}", **io, **s3_options(store.endpoint)
-    )
-    written = catalog.create_table("db.larger", table.schema())
+    written = bucket_catalog(store, tmp_path).create_table("db.larger", table.schema())
     ids = np.random.default_rng(1).permutation(100_000)
     fp.append(written, pa.table({"id": ids, "name": [f"name {one}" for one in ids]}), fast=True)
-    return fp.load_table(written.refresh().metadata_location, NoopCatalog("s3", **s3_options(store.endpoint)))
+    return written.refresh()
+
+
+@pytest.fixture
+def larger(table: Table, store: ObjectStore, tmp_path: Path) -> Table:
+    return reloaded(write_larger(table, store, tmp_path), store)
 
 
 def test_a_small_file_is_fetched_once_where_all_columns_are_read(larger: Table, store: ObjectStore) -> None:
@@ -95,7 +107,7 @@ def test_a_small_file_is_fetched_once_where_all_columns_are_read(larger: Table, 
     store.traffic()
     assert plan.to_arrow().num_rows == 100_000
     traffic = store.traffic()
-    assert (traffic.requests, traffic.bytes) == (1, plan.files[0].file_size)
+    assert (traffic.requests, traffic.bytes) == (1, plan.files[0].file_size - len(b"PAR1"))
 
 
 def test_a_limit_fetches_a_small_file_once(larger: Table, store: ObjectStore) -> None:
@@ -142,13 +154,65 @@ def test_columns_of_a_small_file_are_fetched_with_those_of_the_condition(larger:
 
 def test_manifests_and_footers_are_requested_at_once(table: Table, tmp_path: Path) -> None:
     with serve(tmp_path, latency=0.2) as store:
-        slow = fp.load_table(table.metadata_location, NoopCatalog("s3", **s3_options(store.endpoint)))
+        slow = reloaded(table, store)
         store.traffic()
         plan = fp.plan_scan(slow, "name LIKE 'name %7'", options=fp.ScanOptions(cache=False))
         traffic = store.traffic()
     assert plan.summary.row_groups_kept == FILES
     assert traffic.requests == 1 + 2 * FILES
     assert traffic.round_trips == 3
+
+
+def test_few_deletes_are_requested_with_the_rows(table: Table, store: ObjectStore, tmp_path: Path) -> None:
+    """After the manifest list: all manifests at once, the footer, and the rows with the deletes."""
+    written = write_larger(table, store, tmp_path)
+    fp.delete(written, "id % 20 = 7", mode="merge-on-read")
+    with serve(tmp_path, latency=0.2) as slow_store:
+        slow = reloaded(written.refresh(), slow_store)
+        slow_store.traffic()
+        plan = fp.plan_scan(slow, "id IN (7, 40)", options=fp.ScanOptions(cache=False))
+        assert plan.to_arrow()["id"].to_pylist() == [40]
+        assert slow_store.traffic().round_trips == 4
+
+
+def test_pages_of_many_deleted_rows_are_not_fetched(table: Table, store: ObjectStore, tmp_path: Path) -> None:
+    catalog = bucket_catalog(store, tmp_path)
+    written = catalog.create_table("db.wide", pa.schema({"id": pa.int64(), "noise": pa.int64()}))
+    noise = np.random.default_rng(1).integers(-(2**62), 2**62, 1_000_000)
+    fp.append(written, pa.table({"id": np.arange(1_000_000), "noise": noise}), fast=True)
+    fp.delete(written.refresh(), "id >= 100000", mode="merge-on-read")
+    plan = fp.plan_scan(reloaded(written.refresh(), store), options=fp.ScanOptions(cache=False))
+    store.traffic()
+    assert plan.to_arrow()["noise"].to_numpy().sum() == noise[:100_000].sum()
+    assert store.traffic().bytes < plan.files[0].file_size // 2
+
+
+def test_equality_deletes_that_the_summary_does_not_count_apply(
+    table: Table, store: ObjectStore, tmp_path: Path
+) -> None:
+    written = bucket_catalog(store, tmp_path).load_table("db.t")
+    location = commit_change(written, equality_delete(written, [7, 8], 0, bounds=True)).table.metadata_location
+    metadata = tmp_path / location.removeprefix(f"s3://{BUCKET}/")
+    text = metadata.read_text()
+    assert '"total-equality-deletes":"2"' in text
+    metadata.write_text(text.replace('"total-equality-deletes":"2"', '"total-equality-deletes":"0"'))
+    found = fp.load_table(location, NoopCatalog("s3", **s3_options(store.endpoint)))
+    plan = fp.plan_scan(found, "id < 10", options=fp.ScanOptions(cache=False))
+    assert plan.to_arrow()["id"].to_pylist() == [0, 1, 2, 3, 4, 5, 6, 9]
+    assert [step.name for step in plan.passes] == ["manifest list", "manifest entries", "footers"]
+    assert [len(file.deletes) for file in plan.files] == [1], "by the bounds of the keys"
+
+
+def test_a_guard_sees_all_manifests(table: Table, store: ObjectStore, tmp_path: Path) -> None:
+    written = bucket_catalog(store, tmp_path).load_table("db.t")
+    fp.delete(written, "id = 7", mode="merge-on-read")
+    found, seen = reloaded(written.refresh(), store), list[str]()
+    with guarded_reads(seen.append):
+        plan = fp.plan_scan(found, options=fp.ScanOptions(cache=False))
+    snapshot = found.current_snapshot()
+    assert snapshot is not None
+    assert plan.summary.delete_manifests_kept == 1
+    assert set(seen) == {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(written.io))}
 
 
 @pytest.mark.parametrize("what", ["manifest", "data file"])

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_report_has_the_names_and_shapes_of_iceberg(table: Table) -> None:
     assert {metrics[name]["unit"] for name in SIZES} == {"bytes"}
     assert metrics["total-planning-duration"].keys() == {"count", "time-unit", "total-duration"}
     assert metrics["total-planning-duration"]["time-unit"] == "nanoseconds"
-    assert set(report["metadata"]) == {"engine-name", "engine-version"}
+    assert report["metadata"] == {"engine-name": "floeplan", "engine-version": version("floeplan")}
     assert json.loads(json.dumps(report, allow_nan=False)).keys() == report.keys()
 
 

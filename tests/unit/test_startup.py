@@ -26,6 +26,7 @@ from tests.support.tables.two_specs import two_spec_table
 pytestmark = pytest.mark.unit
 
 LIBRARIES = (
+    "floeplan.parquet.footer.bloom",
     "asyncio",
     "datafusion",
     "duckdb",

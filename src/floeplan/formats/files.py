@@ -124,16 +124,17 @@ def open_stored(
     what: str = "data file",
     footer: ParquetFooter | None = None,
     tail: int = DEFAULT_TAIL,
+    source: ByteSource | None = None,
 ) -> StoredFile:
     """Open a file by its format; a Parquet file whose footer is known is opened without a request.
 
-    Otherwise the last ``tail`` bytes of a Parquet file are requested for its footer.
+    Otherwise the last ``tail`` bytes of a Parquet file are requested for its footer, of its ``source`` if that is open.
 
     Raises:
         UnsupportedError: The format is none of ``READABLE``.
     """
     if format_ == PARQUET:
-        source = open_referenced(path, io, footer.file_size if footer else None)
+        source = source or open_referenced(path, io, footer.file_size if footer else None)
         if footer is not None and isinstance(source, ObjectStoreSource):
             source.keep_tail(footer.tail, footer.file_size)
         return ParquetFile(source, footer, tail)

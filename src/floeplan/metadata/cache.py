@@ -132,9 +132,9 @@ class EntriesCache:
         segments = []
         for path in _by_age(folder)[::-1]:
             with suppress(BadSegment):
-                if path not in self._segments:
-                    self._segments[path] = open_segment(path)
-                segments.append(self._segments[path])
+                segment = self._segments.get(path) or open_segment(path)
+                self._segments[path] = segment
+                segments.append(segment)
         return segments
 
     def _keep(

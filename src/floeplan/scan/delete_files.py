@@ -27,12 +27,13 @@ from pyroaring import BitMap64
 
 from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.formats.files import ParquetFile, open_stored
-from floeplan.formats.stored import StoredFile
+from floeplan.formats.stored import PARQUET, StoredFile
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.object_stores import is_s3
+from floeplan.parquet.footer.footer import DEFAULT_TAIL, ParquetFooter
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read_plain_int64
-from floeplan.parquet.source import Range, open_referenced
+from floeplan.parquet.source import ByteSource, ObjectStoreSource, Range, open_referenced
 from floeplan.scan.model import DeleteScan
 from floeplan.scan.projection import field_id, project
 
@@ -40,7 +41,10 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 _MAGIC = b"\xd1\xd3\x39\x64"
 PATH_ID, POSITION_ID = 2147483546, 2147483545
+_POSITION = (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION)
 CACHED_FILES = 256
+MOST_BEGUN = 64
+"""Position delete files that are fetched before they are needed, each up to the tail with its footer."""
 VECTOR_BYTES_AT_ONCE = 8 * 1024 * 1024
 """The most bytes of announced deletion vectors that one request fetches."""
 
@@ -55,12 +59,30 @@ class DeleteFileReader:
         self._once: Callable[[Hashable, Callable[[], Any]], Any] = cache(lambda name, make: make())
         self._expected: defaultdict[str, set[Range]] = defaultdict(set)
         self._fetched: dict[tuple[str, Range], bytes] = {}
+        self._begun: dict[str, ByteSource | None] = {}
+        self._waiting = 0
 
     def expect(self, deletes: Iterable[DeleteScan]) -> None:
         """Announce deletes that will be read."""
         for delete in deletes:
             if delete.kind is DeleteKind.VECTOR:
                 self._expected[delete.path].add(_blob_range(delete))
+
+    def begin(self, deletes: Iterable[DeleteScan]) -> None:
+        """Begin to fetch position deletes from S3, so that the rows of their data file can be fetched meanwhile.
+
+        Each is fetched once, and not all of very many: what is begun stays in memory until it is decoded.
+        """
+        chosen = [one for one in deletes if one.kind in _POSITION and one.format == PARQUET and is_s3(one.path)]
+        with self._lock:
+            for delete in chosen:
+                if delete.path in self._begun or self._waiting == MOST_BEGUN:
+                    continue
+                source = open_referenced(delete.path, self._io)
+                assert isinstance(source, ObjectStoreSource), "of S3"
+                source.begin_suffix(DEFAULT_TAIL)
+                self._begun[delete.path] = source
+                self._waiting += 1
 
     def positions(self, delete: DeleteScan, data_path: str) -> Positions:
         """The rows of a data file that a position delete or a deletion vector removes, sorted."""
@@ -135,7 +157,11 @@ class DeleteFileReader:
         return dict(zip(encoded.dictionary.to_pylist(), np.split(positions[order], cuts), strict=True))
 
     def _open(self, delete: DeleteScan, field_ids: tuple[int, ...]) -> StoredFile:
-        file = open_stored(delete.path, delete.format, self._io, "delete file")
+        with self._lock:
+            begun = self._begun.get(delete.path)
+            self._begun[delete.path] = None  # not again: the cache has what is decoded
+            self._waiting -= begun is not None
+        file = open_stored(delete.path, delete.format, self._io, "delete file", source=begun)
         missing = [i for i in field_ids if i not in (file.field_ids or ())]
         if missing:
             raise CorruptFileError(

@@ -23,7 +23,7 @@ from floeplan.formats.files import ParquetFile, open_stored
 from floeplan.formats.stored import StoredFile
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.opaque_types import is_variant
-from floeplan.parquet.footer.footer import ParquetFooter, known_footer, likely_tail
+from floeplan.parquet.footer.footer import MAGIC, ParquetFooter, known_footer, likely_tail
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.decoder import ValueCounts
 from floeplan.parquet.read.reader import LONGEST_GAP, REMOTE_ROUND_TRIP_BYTES
@@ -99,6 +99,7 @@ class FileRows:
             raise UnsupportedError(
                 f"data file {file.path} is encrypted; encrypted files are not read", context={"file": file.path}
             )
+        self._deletes.begin(file.deletes)
         return OpenFile(self.table, self._deletes, file, whole=whole)
 
     def positions(self, delete: DeleteScan, path: str) -> Positions:
@@ -114,7 +115,7 @@ class OpenFile:
         known = known_footer(file.path, file.file_size)
         tail = likely_tail(file.file_size, len(fields_by_id(table.schemas[0])))
         if whole and tail < file.file_size <= REMOTE_ROUND_TRIP_BYTES and not is_local(file.path):
-            tail = file.file_size
+            tail = file.file_size - len(MAGIC)  # but for the first bytes, which say nothing more
         self.stored: StoredFile = open_stored(file.path, file.format, table.io, footer=known, tail=tail)
 
     @property
@@ -155,10 +156,18 @@ class OpenFile:
 
     def without_deleted_pages(self, selection: RowSelection) -> RowSelection:
         """Without listed positions if they may cover whole pages; a selection of many short runs would only cost."""
+        if not self._worth_waiting():
+            return selection
         for gone in self._listed():
             if (gone[LONGEST_GAP:] - gone[:-LONGEST_GAP] == LONGEST_GAP).any():
                 selection = selection.difference(RowSelection.from_rows(gone))
         return selection
+
+    def _worth_waiting(self) -> bool:
+        """Whether the pages of rows that are deleted by position may have more bytes than a store sends meanwhile."""
+        listed = sum(delete.record_count for delete in self.file.deletes if delete.kind not in EQUALITY)
+        spared = self.file.file_size * listed
+        return is_local(self.file.path) or spared > REMOTE_ROUND_TRIP_BYTES * self.stored.num_rows
 
     def live(self, selection: RowSelection) -> Mask:
         """Which of the selected rows no deletion vector or position delete lists."""

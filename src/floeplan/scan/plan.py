@@ -15,6 +15,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -28,8 +30,9 @@ from pyiceberg.types import DoubleType, FloatType
 from floeplan.catalog import load_table
 from floeplan.errors import BadInputError
 from floeplan.metadata.manifests.entries import EntryColumns
-from floeplan.metadata.manifests.manifest_list import DATA
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.parquet.source import is_local
 from floeplan.partition.fields import source_types
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
@@ -67,6 +70,7 @@ _log = logging.getLogger(__name__)
 _SLICE_BYTES = 8 * 1024 * 1024
 """Manifests decoded before their entries are evaluated: enough for vectors to pay, few enough to reuse the memory."""
 
+_EQUALITY_DELETES = "total-equality-deletes"
 _DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id"})
 
 
@@ -269,13 +273,11 @@ class _Planner:
             _log.warning("%s", truncated.message)
             self.warnings.append(PlanWarning("short-manifest-list", truncated.message, truncated.to_dict()))
         keep = self._pass_manifests()
-        # Deletes come before data files: the bounds of their equality keys must be read from data entries too.
-        misplaced = self.options.misplaced_deletes
-        deletes = self.reader.deletes(None if misplaced or self.options.all_deletes else keep)
-        kept = self._pass_entries(keep, deletes)
+        deletes, kept = self._deletes_and_entries(keep)
         opened: dict[int, RowGroups] = {}
         if self.options.footers and self.compiled.predicate != TRUE:
             kept, opened = self._pass_footers(kept)
+        misplaced = self.options.misplaced_deletes
         files = planned_files(self.target, self.predicate, kept, deletes, opened, misplaced=misplaced)
         elapsed = _milliseconds_since(started)
         totals = Totals(
@@ -306,9 +308,38 @@ class _Planner:
         self.passes.append(PassSummary("manifest list", "manifests", total, kept, proven, effects, elapsed))
         return keep
 
-    def _pass_entries(self, keep: Mask, deletes: ScanDeletes) -> EvaluatedFiles:
+    def _deletes_and_entries(self, keep: Mask) -> tuple[ScanDeletes, EvaluatedFiles]:
+        """Delete files come first: the bounds of their equality keys must be read from data entries too.
+
+        Where the snapshot seems to have no equality deletes, both kinds of manifests are fetched from a store at once.
+        Its summary may be wrong: if there are keys, the data entries are read again.
+        """
+        admitted = None if self.options.misplaced_deletes or self.options.all_deletes else keep
+        if not self._may_read_together(admitted):
+            deletes = self.reader.deletes(admitted)
+            return deletes, self._pass_entries(keep, deletes.key_columns)
+        with ThreadPoolExecutor(1, "floeplan-deletes") as beside:
+            # In the context of this thread, so that a guard sees what is read.
+            reading = beside.submit(copy_context().run, self.reader.deletes, admitted)
+            kept = self._pass_entries(keep, frozenset())
+            deletes = reading.result()
+        if deletes.key_columns:
+            self.passes.pop()
+            kept = self._pass_entries(keep, deletes.key_columns)
+        return deletes, kept
+
+    def _may_read_together(self, admitted: Mask | None) -> bool:
+        """Whether delete manifests are fetched from a store, and the summary counts no equality deletes."""
+        snapshot = self.target.snapshot
+        if snapshot is None or snapshot.summary is None or self.reader.root is not None:
+            return False
+        if is_local(snapshot.manifest_list) or self.options.concurrency == 1:
+            return False
+        return snapshot.summary[_EQUALITY_DELETES] == "0" and len(self.reader.manifest_rows(DELETES, admitted)) > 0
+
+    def _pass_entries(self, keep: Mask, keys: frozenset[int]) -> EvaluatedFiles:
         clock = time.perf_counter()
-        stats = frozenset(self.predicate.columns) | deletes.key_columns
+        stats = frozenset(self.predicate.columns) | keys
         if self.options.recover:
             stats |= {field.bound.source_id for field in self.union.fields}
         columns = EntryColumns(self.names, stats=stats, sizes=self.projected or frozenset())

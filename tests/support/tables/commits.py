@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -420,9 +421,10 @@ def equality_delete(
     path = f"{table.location()}/data/equality-{uuid.uuid4()}.parquet"
     field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
     rows = pa.table({"id": ids}, schema=pa.schema([field]))
-    local = Path(path.removeprefix("file://"))
-    local.parent.mkdir(exist_ok=True)
-    pq.write_table(rows, local)
+    encoded = BytesIO()
+    pq.write_table(rows, encoded)
+    with table.io.new_output(path).create() as file:
+        file.write(encoded.getvalue())
     columns: dict[str, Any] = {
         "spec_id": [spec_id],
         "status": [Status.ADDED],
@@ -430,7 +432,7 @@ def equality_delete(
         "file_path": [path],
         "file_format": ["PARQUET"],
         "record_count": [len(ids)],
-        "file_size_in_bytes": [local.stat().st_size],
+        "file_size_in_bytes": [len(encoded.getvalue())],
         "equality_ids": [[1]],
     }
     if bounds:

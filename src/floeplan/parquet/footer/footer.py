@@ -40,7 +40,7 @@ MAX_KNOWN_SCHEMAS = 64
 FOOTER_CACHE_FILES = 4096
 
 _KNOWN_SCHEMAS: dict[tuple[bytes | None, ...], FileColumns] = {}
-_MAGIC = b"PAR1"
+MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
 _FILE_SHAPE: Final[Any] = {2: ..., 3: SCALAR, 4: ..., 5: ..., 6: SCALAR, 7: ..., 8: SCALAR}
 _PAIR_SHAPE: Final[Any] = {1: SCALAR, 2: SCALAR}
@@ -296,11 +296,11 @@ class ParquetFooter:
     @property
     def tail(self) -> bytes:
         """The end of the file that a store sent for this footer, if it has page indexes or data before the footer."""
-        return self._before + self.as_file()[len(_MAGIC) :] if self._before else b""
+        return self._before + self.as_file()[len(MAGIC) :] if self._before else b""
 
     def as_file(self) -> bytes:
         """A Parquet file of this footer alone, for decoders that take their metadata from a file."""
-        return b"".join((_MAGIC, self._encoded, len(self._encoded).to_bytes(4, "little"), _MAGIC))
+        return b"".join((MAGIC, self._encoded, len(self._encoded).to_bytes(4, "little"), MAGIC))
 
     def chunk_sizes(self, chunks: ColumnChunks) -> Ints:
         """The bytes to fetch of each chunk; more than stated where the writer forgot some of them."""
@@ -345,7 +345,7 @@ def read_footer(source: ByteSource, *, tail: int = DEFAULT_TAIL) -> ParquetFoote
     """Read and decode the footer with one request, or two when the footer is longer than the tail."""
     name = source.name
     end = bytes(source.read_suffix(max(tail, LEAST_TAIL)))
-    if len(end) < LEAST_TAIL or end[-4:] not in (_MAGIC, _ENCRYPTED_MAGIC):
+    if len(end) < LEAST_TAIL or end[-4:] not in (MAGIC, _ENCRYPTED_MAGIC):
         raise corrupt(name, "it does not end with the magic number PAR1")
     if end[-4:] == _ENCRYPTED_MAGIC:
         raise encrypted_error(name, "its footer is encrypted")

@@ -17,18 +17,10 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from floeplan.errors import InvalidOptionError
-from floeplan.parquet.footer.bloom import BloomResults, FilterProbe, bloom_probes, hash_probes, probe_file
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.footer.page_index import PageIndex, index_ranges, page_column_stats, read_page_indexes
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.prune.options import PruneOptions
-from floeplan.parquet.prune.provider import (
-    AsyncBloomFilterProvider,
-    BloomFilterProvider,
-    filter_requests,
-    probe_filters,
-)
 from floeplan.parquet.prune.result import PruneResult, Segments
 from floeplan.parquet.prune.selection import ROARING_ROW_LIMIT, distinct
 from floeplan.parquet.source import ByteSource, IoCounters, PrefetchingSource, open_source
@@ -40,8 +32,12 @@ from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, TriSta
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Bloom filters and page indexes are imported where they are read: a plan without them starts earlier
     from pyiceberg.io import FileIO
+
+    from floeplan.parquet.footer.bloom import BloomResults, FilterProbe
+    from floeplan.parquet.footer.page_index import PageIndex
+    from floeplan.parquet.prune.provider import AsyncBloomFilterProvider, BloomFilterProvider
 
 Target: TypeAlias = "str | os.PathLike[str] | bytes | memoryview | ByteSource | ParquetFooter"
 
@@ -94,6 +90,8 @@ class Pruner:
         pruning = await asyncio.to_thread(lambda: FilePruning(self._bind(footer), footer, source, self.options, before))
         if self._is_async:
             if probes := pruning.bloom_probes():
+                from floeplan.parquet.prune.provider import filter_requests, probe_filters
+
                 requests = filter_requests(probes, pruning.undecided)
                 filters = await self._provider.bloom_filters_batch(requests)
                 pruning.apply_bloom(probe_filters(footer, probes, filters))
@@ -161,6 +159,8 @@ class Pruner:
             return
         if self._is_async:
             raise InvalidOptionError("the Bloom filter provider is asynchronous; use prune_async")
+        from floeplan.parquet.prune.provider import filter_requests, probe_filters
+
         filters = self._provider.bloom_filters_batch(filter_requests(probes, pruning.undecided))
         pruning.apply_bloom(probe_filters(pruning.footer, probes, filters))
 
@@ -240,12 +240,16 @@ class FilePruning:
         """Return what Bloom filters can be probed for in the undecided row groups."""
         if not self.options.bloom_filter or len(self.undecided) == 0:
             return []
+        from floeplan.parquet.footer.bloom import bloom_probes, hash_probes
+
         return hash_probes(bloom_probes(with_bloom(self.binding.compiled.predicate)), self._leaves)
 
     def probe_own_filters(self) -> None:
         """Probe the Bloom filters of the file, and prefetch small page indexes in the same round trip."""
         if not self.options.bloom_filter or len(self.undecided) == 0:
             return
+        from floeplan.parquet.footer.bloom import bloom_probes, probe_file
+
         present, missing = [], set()
         for probe in bloom_probes(with_bloom(self.binding.compiled.predicate)):
             leaf = self._leaves.get(probe[0].field_id)
@@ -257,6 +261,8 @@ class FilePruning:
         if not present or self.source is None:
             return
         if self.options.page_index:
+            from floeplan.parquet.footer.page_index import index_ranges
+
             with_statistics = {leaf.index for leaf in self._leaves.values()}
             ranges = index_ranges(self.footer, self._paged_leaves.values(), self.undecided, with_statistics)
             if sum(length for _, length in ranges) <= MAX_PREFETCHED_INDEX_BYTES:
@@ -273,6 +279,8 @@ class FilePruning:
         groups = self.undecided
         if not self.options.page_index or self.source is None or len(groups) == 0:
             return
+        from floeplan.parquet.footer.page_index import read_page_indexes
+
         self.indexes = read_page_indexes(
             self.source, self.footer, self._paged_leaves.values(), groups, with_statistics=self._leaves.values()
         )
@@ -389,6 +397,8 @@ def page_segments(
         known: Statistics of all row groups of the file, for the columns without pages.
         states: The states that statistics and Bloom filters gave to all row groups of the file.
     """
+    from floeplan.parquet.footer.page_index import page_column_stats
+
     firsts, ends = footer.first_rows[row_groups], (footer.first_rows + footer.row_group_rows)[row_groups]
     page_rows = {field: footer.first_rows[index.row_group] + index.first_row for field, (_, index) in pages.items()}
     # Cut at every page and row-group boundary; cuts at the end of a row group open no segment.
