@@ -263,6 +263,21 @@ def test_row_groups_that_prove_the_predicate_need_no_evaluation(files: Files) ->
     assert plan.count() == 2
 
 
+@pytest.mark.parametrize("columns", [["id", "name"], ["name", "id"], ["id"], ["name"]])
+def test_rows_chosen_by_text_with_a_dictionary(files: Files, columns: list[str]) -> None:
+    """Null rows, deleted rows and rows beyond a limit are not among them, whether the text itself is read or not."""
+    rows = [{"id": n, "name": [None, "a", "b", ""][n % 4]} for n in range(40)]
+    path = files.data(rows, SCHEMA, group=16)
+    files.positions([(path, 1), (path, 2), (path, 17)])
+    plan = plan_scan(files.table(Layout(SCHEMA, (PLAIN,))), "name IN ('a', '')")
+    expected = [row for row in rows if row["name"] in ("a", "") and row["id"] not in (1, 2, 17)]
+    for limit in (None, 5):
+        found = plan.to_arrow(columns, limit)
+        assert found.column_names == columns
+        assert found.num_rows == len(expected[:limit])
+        assert found.to_pylist() == [{name: row[name] for name in columns} for row in expected[:limit]]
+
+
 def test_rows_deleted_by_position_are_counted_without_their_data_file(files: Files) -> None:
     """Positions that two delete files list count once, and those beyond the last row not at all."""
     path = files.data(ROWS, SCHEMA)

@@ -241,6 +241,10 @@ class PlanReader:
         first, matching = self._filtered(opened, selection, condition)
         if limit is not None and len(hits := np.flatnonzero(matching)) > limit:
             matching[hits[limit] :] = False
+        encoded = all(pa.types.is_dictionary(column.type) for column in first.columns)
+        if encoded and others.fields and matching.any() and not opened.worth_pages(together, selection):
+            # Decoding dictionary indexes again, without other rows, takes a fraction of filtering them.
+            return self._projected(opened.columns(self._schema, selection, matching))
         found = expand_dictionaries(_kept(first, matching), condition)
         if not found.num_rows or not others.fields:
             rest = arrow_schema(others).empty_table()

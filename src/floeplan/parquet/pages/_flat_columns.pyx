@@ -409,6 +409,12 @@ cdef bint _write(
             if take[i] >= 0:
                 column.take[i] = codes[take[i]]
         codes = column.take
+    elif take != NULL and column.kind == NUMBERS_4_:
+        _gather_entries(column.dictionary.data, codes, take, base, count, <uint32_t*>column.out + column.done)
+        return True
+    elif take != NULL and column.kind == NUMBERS_8_:
+        _gather_entries(column.dictionary.data, codes, take, base, count, <uint64_t*>column.out + column.done)
+        return True
     elif take != NULL:
         for i in range(count):  # in place: a value moves to the front
             codes[i] = codes[take[i] - base]
@@ -522,6 +528,20 @@ cdef inline void _gather(
                 memcpy(&out[i], data + take[i] * <Py_ssize_t>sizeof(Number), sizeof(Number))
 
 
+cdef inline void _gather_entries(
+    const unsigned char* dictionary,
+    const int32_t* codes,
+    const int32_t* take,
+    int32_t base,
+    Py_ssize_t count,
+    Number* out,
+) noexcept nogil:
+    """The entries of the values that are taken; none is null."""
+    cdef Py_ssize_t i
+    for i in range(count):
+        memcpy(&out[i], dictionary + codes[take[i] - base] * <Py_ssize_t>sizeof(Number), sizeof(Number))
+
+
 ctypedef fused Integer:
     int32_t
     int64_t
@@ -560,6 +580,7 @@ cdef bint _write_plain_text(
     cdef unsigned char* last = start + column.room
     cdef int64_t* ends = column.ends + 1 + column.done
     cdef Py_ssize_t i, row = 0, length
+    cdef bint wanted
     for i in range(present):
         if end - at < 4:
             return False
@@ -571,20 +592,23 @@ cdef bint _write_plain_text(
             while row < count and take[row] < 0:
                 ends[row] = text - start
                 row += 1
-            if row == count or take[row] - base != i:
+            if row == count:
                 at += length
                 continue
-        if length > last - text:
-            return False
-        # A copy of a constant size needs no call; the bytes after the value are overwritten by the next one.
+        wanted = take == NULL or take[row] - base == i
+        # A copy of a constant size needs no call; the bytes after the value are overwritten by the next one. A value
+        # that is not kept is overwritten, too: a branch on that takes longer, because it cannot be predicted.
         if length <= SHORT and end - at >= SHORT and last - text >= SHORT:
             memcpy(text, at, SHORT)
-        elif length:
-            memcpy(text, at, length)
+        elif wanted:
+            if length > last - text:
+                return False
+            if length:
+                memcpy(text, at, length)
         at += length
-        text += length
+        text += length & -<Py_ssize_t>wanted
         ends[row] = text - start
-        row += 1
+        row += wanted
     for row in range(row, count):
         ends[row] = text - start
     column.written = text - start

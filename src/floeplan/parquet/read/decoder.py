@@ -386,10 +386,8 @@ _NOTHING, _NO_ENTRIES = np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
 def skips_pages(footer: ParquetFooter, leaves: Iterable[int]) -> bool:
     """Whether the compiled decoder reads these columns, which does not decompress pages without kept rows."""
     layouts = _layouts(footer.columns, footer.key_values.get(_ARROW_SCHEMA), footer.created_by)
-    return all(
-        layouts[leaf][1] is not None and np.isin(footer.chunks(leaf).codec, (NOT_COMPRESSED, ZSTD)).all()
-        for leaf in leaves
-    )
+    known = {NOT_COMPRESSED, ZSTD}
+    return all(layouts[leaf][1] is not None and known.issuperset(footer.chunks(leaf).codec.tolist()) for leaf in leaves)
 
 
 def is_dictionary_text(footer: ParquetFooter, leaf: int, groups: Ints) -> bool:
