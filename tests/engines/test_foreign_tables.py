@@ -123,3 +123,46 @@ def test_a_table_with_a_variant_of_spark_and_a_view(spark: SparkSession, local_c
     spark.sql(f"CREATE VIEW local.foreign.few AS SELECT id FROM {name}")
     with pytest.raises(UnknownTableError, match=r"foreign.few is a view in catalog 'local'"):
         load_table("foreign.few", local_catalog)
+
+
+def test_stripe_statistics_of_javas_writer_drop_no_row(spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    """A NaN begins a row group, whose bounds Java then leaves out; times are around 1970, dates around 1582."""
+    name = "local.foreign.stripes"
+    spark.sql(
+        f"CREATE TABLE {name} (pk BIGINT, b BOOLEAN, f FLOAT, d DOUBLE, day DATE, ts TIMESTAMP_NTZ, tz TIMESTAMP, "
+        "short DECIMAL(9, 2), long DECIMAL(38, 10)) USING iceberg TBLPROPERTIES ('write.format.default' = 'orc', "
+        "'write.metadata.metrics.default' = 'none')"
+    )
+    number = "CAST(IF(id = 10000, 'NaN', CAST(id - IF(id > 10000, 50000, 0) AS STRING)) AS {})"
+    clock = "make_interval(0, 0, 0, 0, 0, 0, id / 2000)"
+    spark.sql(
+        f"INSERT INTO {name} SELECT id, true, {number.format('FLOAT')}, CAST(id AS DOUBLE), "
+        f"DATE_ADD(DATE '1581-10-01', CAST(id AS INT)), TIMESTAMP_NTZ '1969-12-31 23:59:55.5' + {clock}, "
+        f"TIMESTAMP '1969-12-31 23:59:55.5Z' + {clock}, CAST(id / 100 AS DECIMAL(9, 2)), "
+        "CAST(id AS DECIMAL(38, 10)) * 12345678901234567 FROM range(0, 20000, 1, 1)"
+    )
+    table = local_catalog.load_table("foreign.stripes")
+    conditions = {
+        "NOT b": 0,
+        "f < -20000": 1,
+        "isnan(f)": 1,
+        "d > 19999": 0,
+        "d > 19998": 1,
+        "day < DATE '1582-10-10'": 1,
+        "ts < TIMESTAMP_NTZ '1970-01-01 00:00:00'": 1,
+        "ts > TIMESTAMP_NTZ '1970-01-03 00:00:00'": 0,
+        "tz >= TIMESTAMP '1970-01-01 00:00:00Z' AND tz < TIMESTAMP '1970-01-01 00:00:00.6Z'": 1,
+        "tz > TIMESTAMP '1970-01-01 00:00:07Z'": 0,
+        "short > 199.98": 1,
+        "short > 199.99": 0,
+        "long < 0": 0,
+        "long > 246901230000000000000": 1,
+    }
+    answers = [f"({condition}) IS TRUE AS c{at}" for at, condition in enumerate(conditions)]
+    rows = spark.table(name).selectExpr("pk", *answers).toArrow()
+    for at, (condition, stripes) in enumerate(conditions.items()):
+        plan = fp.plan_scan(table, condition, columns=["pk"])
+        assert plan.summary.row_groups_kept == stripes, condition
+        expected = sorted(rows["pk"].filter(rows[f"c{at}"]).to_pylist())
+        assert sorted(plan.to_arrow()["pk"].to_pylist()) == expected, condition
+        assert plan.count() == len(expected), condition

@@ -373,6 +373,23 @@ def test_values_that_hardly_repeat_have_no_dictionary(tmp_path: Path) -> None:
     assert encoded == {"id": False, "region": True, "ts": True, "v": True}
 
 
+@pytest.mark.parametrize(("rows", "has_dictionary"), [(100, False), (101, True)])
+def test_few_rows_have_no_dictionary(tmp_path: Path, rows: int, has_dictionary: bool) -> None:
+    (file,) = files(write_data_files(target(tmp_path, EVENTS), [events(rows)], file_name_token="t"))
+    group = file.metadata.row_group(0)
+    found = {group.column(at).has_dictionary_page for at in range(4) if group.column(at).path_in_schema == "region"}
+    assert found == {has_dictionary}
+
+
+def test_few_rows_of_long_values_have_a_dictionary(tmp_path: Path) -> None:
+    rows = events(50)
+    long = pa.array(["x" * 4000] * 50, rows.schema.field("region").type)
+    rows = rows.set_column(rows.schema.get_field_index("region"), rows.schema.field("region"), long)
+    (file,) = files(write_data_files(target(tmp_path, EVENTS), [rows], file_name_token="t"))
+    group = file.metadata.row_group(0)
+    assert {group.column(at).path_in_schema: group.column(at).has_dictionary_page for at in range(2)}["region"]
+
+
 def test_values_that_repeat_among_neighbours_alone_have_no_dictionary() -> None:
     in_pairs, of_few = np.repeat(np.arange(100_000), 2), np.arange(200_000) % 50
     assert high_cardinality_columns(pa.table({"sorted": in_pairs, "few": of_few})) == {"sorted"}

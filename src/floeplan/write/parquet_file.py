@@ -47,6 +47,8 @@ _LONGEST_STATISTIC = 4096
 """pyarrow writes no statistics for values longer than this."""
 _SAMPLE, _FEW, _MOSTLY = 1 << 15, 1 << 10, 0.9
 """Rows to sample for repetition, rows too few to decide, and the fraction of distinct values without a dictionary."""
+_DICTIONARY_ROWS, _DICTIONARY_BYTES = 100, 64 * 1024
+"""Up to this many rows and bytes, a dictionary saves less than its page costs: a header, and a call of the codec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,7 @@ def high_cardinality_columns(rows: pa.Table) -> frozenset[str]:
 def _settings(options: WriteOptions, first: pa.Table, plain: frozenset[str]) -> dict[str, Any]:
     paths = {name: path for field in first.schema for name, path in _paths(field, "", "")}
     statistics: bool | list[str] = True
+    few = first.num_rows <= _DICTIONARY_ROWS and first.nbytes <= _DICTIONARY_BYTES
     bloom = {
         paths[name]: {"fpp": wanted.fpp, "ndv": wanted.distinct_values(first.num_rows, options.bloom_max_bytes)}
         for name, wanted in options.bloom.items()
@@ -253,7 +256,7 @@ def _settings(options: WriteOptions, first: pa.Table, plain: frozenset[str]) -> 
         "compression_level": options.level,
         "data_page_size": options.page_size,
         "max_rows_per_page": options.page_rows,
-        "use_dictionary": [path for name, path in paths.items() if name not in plain],
+        "use_dictionary": [] if few else [path for name, path in paths.items() if name not in plain],
         "dictionary_pagesize_limit": options.dictionary_size,
         "write_page_index": True,
         "store_decimal_as_integer": True,

@@ -28,7 +28,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionKey as PyIcebergPartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import (
     IcebergType,
@@ -174,11 +174,15 @@ class WriteTarget:
 
     def new_location(self, name: str, partition: PartitionKey | None = None) -> str:
         """The location of a new file by the table's location provider; the partition may be of any spec."""
-        provider = load_location_provider(self.location, dict(self.properties))
         if partition is None or not partition.partition:
-            return provider.new_data_location(name)
+            return self._provider.new_data_location(name)
         path = _PartitionPath(self.union.spec(partition.spec_id), partition)
-        return provider.new_data_location(name, cast(PyIcebergPartitionKey, path))
+        return self._provider.new_data_location(name, cast(PyIcebergPartitionKey, path))
+
+    @cached_property
+    def _provider(self) -> LocationProvider:
+        """Names the locations of new files; made once, since a small file costs little more."""
+        return load_location_provider(self.location, dict(self.properties))
 
     def file_name(self, token: str) -> str:
         """The prefix of the file names of one attempt; every call returns a new one."""
