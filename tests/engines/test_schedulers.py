@@ -127,6 +127,9 @@ def test_the_hooks_of_dbt_maintain_what_it_has_built(
     add_files()
     run([sys.executable, str(RECIPES / "dbt/after_dbt.py"), "target"], variables, tmp_path / "shop")
     assert files_of_the_table() == 1
+    failed = dbt("gone", f"{HOOK} SELECT 1 AS id")
+    assert "no table 'db.gone' in catalog local" in failed.stdout
+    assert failed.returncode == 1
 
 
 def test_the_line_of_the_crontab_runs(variables: dict[str, str], tmp_path: Path) -> None:
