@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from tests.support.environments import BIN, environment
 from tests.support.tables.commits import live_entries
 from tests.support.tables.two_specs import EVENTS, events
 
-pytestmark = [pytest.mark.engines, pytest.mark.foreign]
+pytestmark = pytest.mark.engines
 
 RECIPES = ROOT / "examples/maintain"
 DAGSTER = """
@@ -37,11 +37,17 @@ def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
     monkeypatch.setenv("HOME", str(tmp_path))
     lake = open_catalog()
     lake.create_namespace("db")
-    table = lake.create_table("db.small", EVENTS)
+    lake.create_table("db.small", EVENTS)
+    lake.close()
+    add_files()
+    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "FLOEPLAN_POLICY": ""}
+
+
+def add_files() -> None:
+    """Append small files to the table."""
+    table = open_catalog().load_table("db.small")
     for number in range(12):
         fp.append(table, events(number * 10, number * 10 + 10), fast=True)
-    lake.close()
-    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "FLOEPLAN_POLICY": ""}
 
 
 def run(command: list[str], variables: Mapping[str, str], folder: Path) -> str:
@@ -54,6 +60,7 @@ def files_of_the_table() -> int:
     return len(live_entries(open_catalog().load_table("db.small")))
 
 
+@pytest.mark.foreign
 def test_the_dag_runs_in_airflow(variables: dict[str, str], tmp_path: Path) -> None:
     airflow, dags = environment("apache-airflow") / "airflow", tmp_path / "dags"
     dags.mkdir()
@@ -69,24 +76,60 @@ def test_the_dag_runs_in_airflow(variables: dict[str, str], tmp_path: Path) -> N
     assert files_of_the_table() == 1
 
 
+@pytest.mark.foreign
 def test_the_job_runs_in_dagster(variables: dict[str, str]) -> None:
     python = environment("dagster") / "python"
     run([str(python), "-c", DAGSTER], variables | {"DAGSTER_DISABLE_TELEMETRY": "1"}, RECIPES)
     assert files_of_the_table() == 1
 
 
-def test_tables_that_dbt_has_built_are_maintained(variables: dict[str, str], tmp_path: Path) -> None:
-    """DuckDB runs the model; what dbt records about it names the table."""
-    dbt, project = environment("dbt-duckdb", "dbt-core<1.11") / "dbt", tmp_path / "shop"
-    (project / "models").mkdir(parents=True)
-    (project / "dbt_project.yml").write_text("name: shop\nprofile: shop\nmodels:\n  +materialized: table\n")
-    duckdb = {"type": "duckdb", "path": str(tmp_path / "shop.duckdb"), "schema": "db"}
-    (project / "profiles.yml").write_text(json.dumps({"shop": {"target": "dev", "outputs": {"dev": duckdb}}}))
-    (project / "models/small.sql").write_text("SELECT 1 AS id")
-    quiet = {"DBT_SEND_ANONYMOUS_USAGE_STATS": "False"}
-    assert "PASS=1" in run([str(dbt), "run", "--profiles-dir", "."], variables | quiet, project)
-    run([sys.executable, str(RECIPES / "after_dbt.py"), "target"], variables, project)
+PROJECT = """
+name: shop
+profile: shop
+models: {+materialized: table}
+on-run-end: "{{ floeplan_maintain(results, 'shop') }}"
+"""
+HOOK = """{{ config(post_hook="SELECT floeplan_maintain(['{{ this.schema }}.{{ this.identifier }}'])") }}"""
+
+
+@pytest.fixture
+def dbt(variables: dict[str, str], tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """``dbt run`` of one model, in a project with the plugin and the macro of the recipe."""
+    program, project = environment("dbt-duckdb", "dbt-core<1.11", "numpy") / "dbt", tmp_path / "shop"
+    shutil.copytree(RECIPES / "dbt", project)
+    (project / "models").mkdir()
+    duckdb = {"type": "duckdb", "path": str(tmp_path / "shop.duckdb"), "schema": "db", "module_paths": ["."]}
+    outputs = {"dev": {**duckdb, "plugins": [{"module": "floeplan_dbt"}]}}
+    (project / "dbt_project.yml").write_text(PROJECT)
+    (project / "profiles.yml").write_text(json.dumps({"shop": {"target": "dev", "outputs": outputs}}))
+    environ = variables | {"DBT_SEND_ANONYMOUS_USAGE_STATS": "False"}
+
+    def run_model(name: str, text: str) -> subprocess.CompletedProcess[str]:
+        (project / f"models/{name}.sql").write_text(text)
+        command = [str(program), "run", "--profiles-dir", ".", "--select", name]
+        return subprocess.run(command, env=environ, cwd=project, capture_output=True, text=True)
+
+    return run_model
+
+
+@pytest.mark.matrix
+def test_the_hooks_of_dbt_maintain_what_it_has_built(
+    dbt: Callable[..., subprocess.CompletedProcess[str]], variables: dict[str, str], tmp_path: Path
+) -> None:
+    """DuckDB runs the models, and their names are those of tables of the lake."""
+    done = dbt("small", "SELECT 1 AS id")
+    assert "floeplan: db.small compact done" in done.stdout, done.stdout + done.stderr
+    assert (done.returncode, files_of_the_table()) == (0, 1)
+    add_files()
+    done = dbt("small", f"{HOOK} SELECT 1 AS id")
+    assert "floeplan: nothing to do" in done.stdout  # at the end of the run, after the post-hook
+    assert (done.returncode, files_of_the_table()) == (0, 1)
+    add_files()
+    run([sys.executable, str(RECIPES / "dbt/after_dbt.py"), "target"], variables, tmp_path / "shop")
     assert files_of_the_table() == 1
+    failed = dbt("gone", f"{HOOK} SELECT 1 AS id")
+    assert "no table 'db.gone' in catalog local" in failed.stdout
+    assert failed.returncode == 1
 
 
 def test_the_line_of_the_crontab_runs(variables: dict[str, str], tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_the_tables_that_dbt_has_built(tmp_path: Path) -> None:
     results = [{"unique_id": name, "status": "error" if "broken" in name else "success"} for name in nodes]
     (tmp_path / "manifest.json").write_text(json.dumps({"nodes": nodes}))
     (tmp_path / "run_results.json").write_text(json.dumps({"results": results}))
-    assert module(RECIPES / "after_dbt.py").built_tables(tmp_path) == ["mart.orders"]
+    assert module(RECIPES / "dbt/after_dbt.py").built_tables(tmp_path) == ["mart.orders"]
 
 
 def test_the_steps_of_the_dockerfile() -> None:
