@@ -14,6 +14,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -75,6 +76,12 @@ class PlanSlots:
     def close(self) -> None:
         """Drop waiting plans; running ones end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def run_spare(self, work: Callable[[], None]) -> None:
+        """Run work that no request waits for, if a thread is free for it."""
+        if self.admitted < self._limits.plans:
+            with suppress(RuntimeError):  # the server is stopping
+                self._threads.submit(work)
 
     async def run(self, request: Request, work: Callable[[Callable[[], None]], Answer]) -> Answer:
         """Run ``work`` on a thread; it receives a function that raises once no client waits for it.
