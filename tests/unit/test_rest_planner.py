@@ -264,6 +264,42 @@ def test_few_pages_are_written_ahead(archive: StaticTable) -> None:
     assert plan.size > planner_module._PAGES_AHEAD * 2_000
 
 
+def test_an_error_of_a_page_that_is_written_ahead_is_that_of_its_request(
+    archive: StaticTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans = planner(page_bytes=10_000)
+    response = scans.plan(archive, request(), PYICEBERG)
+    task = body(response)["plan-tasks"][0]
+    expected = scans.fetch_tasks(archive, task, PYICEBERG).body
+
+    def fail(*_: object, **__: object) -> tuple[bytes, bytes]:
+        raise MemoryError("no memory for a page")
+
+    assert response.ahead is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(PlanFiles, "page", fail)
+        response.ahead()
+    with pytest.raises(MemoryError, match="no memory for a page"):
+        scans.fetch_tasks(archive, task, PYICEBERG)
+    assert scans.fetch_tasks(archive, task, PYICEBERG).body == expected, "the error is not kept"
+
+
+def test_a_page_that_is_written_ahead_is_of_the_callers_own_plan_task(archive: StaticTable) -> None:
+    scans = planner(page_bytes=10_000)
+    response = scans.plan(archive, request(), PYICEBERG)
+    assert response.ahead is not None
+    response.ahead()
+    with pytest.raises(NoSuchPlanTaskError):
+        scans.fetch_tasks(archive, body(response)["plan-tasks"][0], Caller("another", "PyIceberg", "0.12.0"))
+
+
+def test_no_page_of_a_plan_that_is_not_kept_is_written_ahead(archive: StaticTable) -> None:
+    scans = planner(page_bytes=10_000, cache_bytes=0)
+    response = scans.plan(archive, request(), PYICEBERG)
+    assert body(response)["plan-tasks"]
+    assert response.ahead is None
+
+
 def with_null_part(table: Table) -> Table:
     """One more file, whose partition is null."""
     entries = append(table, rows_of(40, 50)).added_data

@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -173,25 +174,17 @@ class _Plan:
             self.first[key] = made
         return self.first[key]
 
-    def write_ahead(self, at: int, caller: Caller) -> Callable[[], None] | None:
-        """What writes the page that begins at this file while the client parses the one before.
-
-        PyIceberg fetches one page after another; Java fetches all of them at once.
-        """
-        if not caller.is_pyiceberg or at >= len(self.files):
-            return None
+    def write_ahead(self, at: int) -> None:
+        """Write the page for PyIceberg that begins at this file, unless enough pages wait to be asked for."""
         end = next(start for start in self.starts if start > at)
-
-        def write() -> None:
-            if len(self.written) < _PAGES_AHEAD and (at, end) not in self.written:
-                # Present from here on: a request that arrives meanwhile waits for this thread.
-                page = self.written[at, end] = Future[_Page]()
-                try:
-                    page.set_result(self.files.page(at, end, pyiceberg=True))
-                except Exception as error:
-                    page.set_exception(error)
-
-        return write
+        page: Future[_Page] = Future()
+        # Present from here on: a request that arrives meanwhile waits for this thread.
+        if len(self.written) >= _PAGES_AHEAD or self.written.setdefault((at, end), page) is not page:
+            return
+        try:
+            page.set_result(self.files.page(at, end, pyiceberg=True))
+        except BaseException as error:  # for the request, which must not wait forever
+            page.set_exception(error)
 
 
 class ScanPlanner:
@@ -230,7 +223,7 @@ class ScanPlanner:
         head = {"status": "completed", **({"plan-id": plan_id} if self.options.plan_ids else {}), "plan-tasks": tokens}
         body = _body(head, plan, 0, plan.starts[1], caller)
         report = _signed(plan.report, plan_id, caller, len(body), cached)
-        return PlanResponse(body, plan_id, report, plan.write_ahead(plan.starts[1], caller))
+        return PlanResponse(body, plan_id, report, self._ahead(plan, plan.starts[1], caller))
 
     def fetch_tasks(self, table: Table, token: str, caller: Caller) -> PlanResponse:
         """The page of a plan task.
@@ -252,7 +245,15 @@ class ScanPlanner:
         if not 0 <= task.start < task.end <= len(plan.files):
             raise NoSuchPlanTaskError
         body = _body({}, plan, task.start, task.end, caller)
-        return PlanResponse(body, task.plan_id, None, plan.write_ahead(task.end, caller))
+        return PlanResponse(body, task.plan_id, None, self._ahead(plan, task.end, caller))
+
+    def _ahead(self, plan: _Plan, at: int, caller: Caller) -> Callable[[], None] | None:
+        """What writes the page that begins at this file while the client parses the one before.
+
+        PyIceberg fetches one page after another; Java fetches all of them at once.
+        """
+        is_kept = plan.size <= self.options.cache_bytes  # else the next request would not find the page
+        return partial(plan.write_ahead, at) if caller.is_pyiceberg and is_kept and at < len(plan.files) else None
 
     def _page_bytes(self, request: str) -> int:
         least = _PAGE_PER_REQUEST * len(request) if len(request) > _LONG_REQUEST else 0
@@ -326,7 +327,8 @@ class ScanPlanner:
         prunable = without_opaque(compiled.predicate)
         if prunable is not compiled.predicate:  # the text of opaque pieces is of no use to users
             report["floeplan"]["predicate"] = excerpt(str(prunable), LONGEST_PREDICATE)
-        starts, page_bytes = pages.page_starts(self._page_bytes(text), _FIRST_BYTES), self._page_bytes(text)
+        page_bytes = self._page_bytes(text)
+        starts = pages.page_starts(page_bytes, _FIRST_BYTES)
         ahead = _PAGES_AHEAD * page_bytes if len(starts) > 2 and not bounds else 0
         return _Plan(pages, report, starts, _size(pages) + _PER_REQUEST_BYTE * len(text) + ahead)
 

@@ -91,15 +91,16 @@ def evaluate_manifests(
         """By partition values alone, and by bounds too."""
         if id(leaf) not in known:
             column = column_of(leaf)
-            bounded = bounds is not None and column is not None and column.field_id in bounds.columns
+            used = bounds if bounds is not None and column is not None and column.field_id in bounds.columns else None
 
             def answer() -> tuple[Tri, Tri]:
                 alone = partition_answer(leaf, fields, stats)
-                return alone, alone.refine(answer_leaf(leaf, bounds)) if bounded and bounds is not None else alone
+                return alone, alone if used is None else alone.refine(answer_leaf(leaf, used))
 
-            # Hashing a long list takes as long as its evaluation.
-            is_kept = remember is not None and isinstance(leaf, _REMEMBERED)
-            known[id(leaf)] = remember(leaf, bounded, answer) if is_kept and remember is not None else answer()
+            if remember is None or not isinstance(leaf, _REMEMBERED):
+                known[id(leaf)] = answer()
+            else:
+                known[id(leaf)] = remember(leaf, used is not None, answer)
         return known[id(leaf)]
 
     both = evaluate_conjuncts(predicate.expr, live, lambda leaf: answers(leaf)[1])
