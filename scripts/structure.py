@@ -41,6 +41,7 @@ ADDED = {
     "shredded variants": (1, 170),
     "ranges of sorted groups on Spark": (5, 900),
     "writing variants, geometries and geographies; metadata columns in queries": (0, 260),
+    "pages of plans that are written before they are fetched": (0, 40),
     "bounds of manifests, float partitions and zeros in the planning server": (0, 220),
     "cherry-picked overwrites, interrupts between tasks and commit": (1, 150),
     "a compiled decoder of flat columns, counts without data files": (0, 300),

@@ -129,6 +129,26 @@ def test_small_indexes_are_always_looked_into(tmp_path: Path, manifests: Manifes
     check(EntriesCache(directory), manifests, ONE, [1])
 
 
+def test_small_local_manifests_are_looked_up_in_indexes_that_are_in_memory(
+    tmp_path: Path, manifests: ManifestListTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, reads = EntriesCache(tmp_path / "cache"), list[list[int]]()
+    check(cache, manifests, ONE)
+    written = indexes(tmp_path)
+    monkeypatch.setattr(cache_module, "SMALL_INDEXES", 0)
+
+    def read(*args: Any, **options: Any) -> EntriesTable:
+        reads.append(options["rows"].tolist())
+        return read_entries(*args, **options)
+
+    monkeypatch.setattr(cache_module, "read_entries", read)
+    check(cache, manifests, ONE, [1])
+    assert not reads
+    check(cache, manifests, TWO, [1])
+    assert reads == [[1]], "other columns are read"
+    assert indexes(tmp_path) == written, "and not kept: a segment for each small read would have to be merged"
+
+
 def test_ordinals_count_live_entries_with_and_without_the_cache(tmp_path: Path) -> None:
     """The explorer finds the files of a plan by manifest and ordinal, cached or not."""
     writer = Writer()

@@ -254,18 +254,18 @@ def masks(evaluation: Evaluation) -> list[list[list[bool]]]:
     return [[tri.may_true.tolist(), tri.may_false.tolist(), tri.may_null.tolist()] for tri in parts]
 
 
-def test_answers_are_computed_once_for_a_snapshot_a_source_and_a_leaf() -> None:
+def test_answers_are_computed_once_for_a_snapshot_a_leaf_and_its_statistics() -> None:
     memory, asked = EntriesMemory(Counted(), PLENTY), list[str]()
     column = Column(1, t.LongType(), ("id",))
 
-    def answer(name: str) -> Tri:
+    def answer(name: str) -> tuple[Tri, Tri]:
         asked.append(name)
-        return Tri.unknown(np.ones(3, dtype=np.bool_))
+        return Tri.unknown(np.ones(3, dtype=np.bool_)), Tri.unknown(np.ones(3, dtype=np.bool_))
 
     for _ in range(2):
         for snapshot in ("a", "b"):
-            for source in ("partition", "both"):
+            for bounded in (False, True):
                 for value in (1, 2):
-                    name = f"{snapshot} {source} {value}"
-                    memory.of(snapshot).remember(source, Cmp(column, CmpOp.EQ, value), partial(answer, name))
+                    name = f"{snapshot} {bounded} {value}"
+                    memory.of(snapshot).remember(Cmp(column, CmpOp.EQ, value), bounded, partial(answer, name))
     assert len(asked) == len(set(asked)) == 8

@@ -356,6 +356,7 @@ def test_transforms_in_reports() -> None:
         eq(transform_term("bucket[x]", "id"), 0),
         eq({"type": "transform", "transform": 5, "term": "id"}, 5),
         eq({"type": "reference", "id": 99}, 5),
+        eq({"type": "reference", "id": True}, 5),
         eq(transform_term("bucket[4]", "id"), "x"),
     ],
     ids=json.dumps,

@@ -112,6 +112,26 @@ def test_a_plan_whose_client_has_gone_is_dropped() -> None:
     run(ServerLimits(), scenario)
 
 
+def test_work_that_nobody_waits_for_runs_on_free_threads_only() -> None:
+    slots, release, ran = PlanSlots(ServerLimits(plans=2)), threading.Event(), threading.Semaphore(0)
+
+    def spare() -> None:
+        release.wait(10)
+        ran.release()
+
+    for _ in range(3):
+        slots.run_spare(spare)
+    assert slots.admitted == 2
+    release.set()
+    assert ran.acquire(timeout=10)
+    assert ran.acquire(timeout=10)
+    slots.close()
+    slots.run_spare(spare)
+    slots._threads.shutdown(wait=True)
+    assert slots.admitted == 0
+    assert not ran.acquire(blocking=False)
+
+
 @pytest.mark.parametrize(
     ("prefixes", "location", "allowed"),
     [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +29,7 @@ from floeplan.metadata import held
 from floeplan.metadata.manifests.entries import new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rest import planner as planner_module
+from floeplan.rest.pages import PlanFiles
 from floeplan.rest.planner import Caller, PlannerOptions, PlanResponse, ScanPlanner
 from floeplan.rest.requests import PlanTableScanRequest
 from floeplan.rest.tokens import KeyRing, NoSuchPlanTaskError
@@ -193,6 +196,108 @@ def test_pyiceberg_parses_every_page(archive: StaticTable) -> None:
     assert [task.data_file.file_path for task in tasks] == expected_paths(archive)
     scan = FileScanTask.from_rest_response(tasks[0], [])
     assert scan.file.record_count == tasks[0].data_file.record_count
+
+
+def test_the_next_page_is_written_ahead_for_pyiceberg_only(
+    archive: StaticTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[int, int]] = []
+    page_of = PlanFiles.page
+
+    def page(files: PlanFiles, start: int, end: int, *, pyiceberg: bool) -> tuple[bytes, bytes]:
+        written.append((start, end))
+        return page_of(files, start, end, pyiceberg=pyiceberg)
+
+    scans = planner(page_bytes=10_000)
+    tasks = planned(archive, PYICEBERG, scans)["plan-tasks"]
+    expected = [scans.fetch_tasks(archive, task, PYICEBERG).body for task in tasks]
+    assert scans.fetch_tasks(archive, tasks[0], SPARK).ahead is None, "Java fetches all pages at once"
+    assert scans.fetch_tasks(archive, tasks[-1], PYICEBERG).ahead is None
+    monkeypatch.setattr(PlanFiles, "page", page)
+    response = scans.plan(archive, request(), PYICEBERG)
+    for task, page_body in zip(body(response)["plan-tasks"], expected, strict=True):
+        before = len(written)
+        assert response.ahead is not None
+        response.ahead()
+        response.ahead()
+        response = scans.fetch_tasks(archive, task, PYICEBERG)
+        assert response.body == page_body
+        assert len(written) == before + 1, "once, and before it was asked for"
+
+
+def test_a_page_that_is_being_written_is_waited_for(archive: StaticTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans = planner(page_bytes=10_000)
+    response = scans.plan(archive, request(), PYICEBERG)
+    task = body(response)["plan-tasks"][0]
+    expected = scans.fetch_tasks(archive, task, PYICEBERG).body
+    begun, go_on, page_of = threading.Event(), threading.Event(), PlanFiles.page
+    written: list[int] = []
+
+    def page(files: PlanFiles, start: int, end: int, *, pyiceberg: bool) -> tuple[bytes, bytes]:
+        written.append(start)
+        begun.set()
+        assert go_on.wait(60)
+        return page_of(files, start, end, pyiceberg=pyiceberg)
+
+    monkeypatch.setattr(PlanFiles, "page", page)
+    assert response.ahead is not None
+    with ThreadPoolExecutor(2) as threads:
+        ahead = threads.submit(response.ahead)
+        assert begun.wait(60)
+        fetched = threads.submit(scans.fetch_tasks, archive, task, PYICEBERG)
+        go_on.set()
+        ahead.result()
+        assert fetched.result().body == expected
+    assert len(written) == 1
+
+
+def test_few_pages_are_written_ahead(archive: StaticTable) -> None:
+    """Also where clients give up their scans, or ask for pages that other instances cut elsewhere."""
+    scans = planner(page_bytes=2_000)
+    responses = [scans.plan(archive, request(), PYICEBERG)]
+    responses += [scans.fetch_tasks(archive, task, PYICEBERG) for task in body(responses[0])["plan-tasks"][:6]]
+    for response in responses:
+        assert response.ahead is not None
+        response.ahead()
+    (plan,) = scans._plans.values()
+    assert len(plan.written) == planner_module._PAGES_AHEAD
+    assert plan.size > planner_module._PAGES_AHEAD * 2_000
+
+
+def test_an_error_of_a_page_that_is_written_ahead_is_that_of_its_request(
+    archive: StaticTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans = planner(page_bytes=10_000)
+    response = scans.plan(archive, request(), PYICEBERG)
+    task = body(response)["plan-tasks"][0]
+    expected = scans.fetch_tasks(archive, task, PYICEBERG).body
+
+    def fail(*_: object, **__: object) -> tuple[bytes, bytes]:
+        raise MemoryError("no memory for a page")
+
+    assert response.ahead is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(PlanFiles, "page", fail)
+        response.ahead()
+    with pytest.raises(MemoryError, match="no memory for a page"):
+        scans.fetch_tasks(archive, task, PYICEBERG)
+    assert scans.fetch_tasks(archive, task, PYICEBERG).body == expected, "the error is not kept"
+
+
+def test_a_page_that_is_written_ahead_is_of_the_callers_own_plan_task(archive: StaticTable) -> None:
+    scans = planner(page_bytes=10_000)
+    response = scans.plan(archive, request(), PYICEBERG)
+    assert response.ahead is not None
+    response.ahead()
+    with pytest.raises(NoSuchPlanTaskError):
+        scans.fetch_tasks(archive, body(response)["plan-tasks"][0], Caller("another", "PyIceberg", "0.12.0"))
+
+
+def test_no_page_of_a_plan_that_is_not_kept_is_written_ahead(archive: StaticTable) -> None:
+    scans = planner(page_bytes=10_000, cache_bytes=0)
+    response = scans.plan(archive, request(), PYICEBERG)
+    assert body(response)["plan-tasks"]
+    assert response.ahead is None
 
 
 def with_null_part(table: Table) -> Table:

@@ -87,6 +87,14 @@ def test_invalid_values_name_their_key(document: Any, named: str) -> None:
         PlanTableScanRequest.from_json(document)
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" + 400 * "0" + ".5"])
+def test_numbers_that_no_double_holds_are_refused(number: str) -> None:
+    """Parsed as infinity, they would be written into residuals as a bare ``Infinity``, which is not JSON."""
+    body = f'{{"filter": {{"type": "in", "term": "amount", "values": [1.5, {number}]}}}}'
+    with pytest.raises(BadInputError, match=r"1.* is out of the range of a double"):
+        PlanTableScanRequest.parse(body)
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"snapshot-id": NaN}', b'{"a": Infinity}', b"[" * 200_000])
 def test_what_is_not_json_is_an_error(body: bytes) -> None:
     with pytest.raises(BadInputError, match=r"not valid JSON|nests too deeply"):

@@ -10,7 +10,7 @@ so a segment without an index does not exist.
 Rule: the result equals that of ``read_entries`` with ``live``: DELETED entries are not cached, because dropping them
 later would copy every column, while columns of a single segment are used as they are mapped. The index carries its own
 checksum, and a column is verified against the index before its first use. Local manifests that are smaller than the
-indexes of the cache are read directly, because the lookup would cost more.
+indexes of the cache are read directly, because the lookup would cost more, unless the indexes are in memory already.
 
 Fail-safe: the cache is never required. A segment that cannot be used is removed and its manifests are decoded again; a
 cache that cannot be written is not used. Processes may share a folder: files are written under temporary names and
@@ -102,14 +102,21 @@ class EntriesCache:
         key = json.dumps([VERSION, manifests.paths(chosen[:1])[0].rpartition("/")[0], fields])
         folder = self.directory / xxhash.xxh3_128_hexdigest(key.encode())
         small = max(SMALL_INDEXES, int(manifests.length[chosen].sum()))
-        looked_up = sum(_stat(path)[1] for path in _by_age(folder)) <= small
-        if not looked_up and all(local_path(path) is not None for path in manifests.paths(chosen)):
+        sizes = {path: _stat(path)[1] for path in _by_age(folder)}
+        is_small = sum(sizes.values()) > small and all(local_path(path) is not None for path in manifests.paths(chosen))
+
+        def read() -> EntriesTable:
             return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers, live=True)
+
+        if is_small and sum(size for path, size in sizes.items() if path not in self._segments) > small:
+            return read()
         wanted = manifests.take(chosen)
         names = columns.column_names(field.id for field in partition.fields)
         for _ in range(_ATTEMPTS):
             sources = [(segment, segment.find(wanted)) for segment in self._open(folder)]
             lacking, missing = _lacking(sources, names, len(wanted))
+            if len(missing) and is_small:  # segments of a few manifests would soon have to be merged
+                return read()
             if len(missing):
                 few = columns.only(lacking)
                 at = np.full(len(wanted), -1, dtype=np.int64)
@@ -125,7 +132,7 @@ class EntriesCache:
                 sources.append((segment, at))
             with suppress(BadSegment, pa.ArrowException):
                 return _assemble(sources, names, manifests, chosen, partition if columns.partition else _NO_PARTITION)
-        return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers, live=True)
+        return read()
 
     def _open(self, folder: Path) -> list[Segment]:
         """The segments of a table, the most recently used first."""

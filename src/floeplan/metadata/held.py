@@ -55,6 +55,8 @@ _MOST_BOUNDS, _LEAST_EVALUATED, _SLICE = 256, 4096, 65_536
 _BoundsKey: TypeAlias = tuple[Hashable, int, str]
 """A snapshot, and the field id and type of a column; the type of a field of the partition tuple is ``_SUMMARY``."""
 _SUMMARY = "partition summary"
+Answers: TypeAlias = tuple[Tri, Tri]
+"""The answers to a leaf for each manifest: by partition values alone, and by bounds too."""
 
 
 class EntriesSource(Protocol):
@@ -115,7 +117,7 @@ class EntriesMemory:
         self._misses: LRUCache[Hashable, int] = LRUCache(_MOST_COUNTED)
         self._bounds: LRUCache[_BoundsKey, ColumnStats] = LRUCache(_MOST_BOUNDS)
         self._evaluated: LRUCache[Hashable, int] = LRUCache(_MOST_COUNTED)
-        self._answers: LRUCache[Hashable, Tri] = LRUCache(_ANSWER_BYTES, getsizeof=lambda tri: 3 * len(tri.may_true))
+        self._answers: LRUCache[Hashable, Answers] = LRUCache(_ANSWER_BYTES, getsizeof=_answers_size)
         self._lock = threading.Lock()
 
     def of(self, snapshot: Hashable) -> HeldEntries:
@@ -155,14 +157,14 @@ class EntriesMemory:
         with self._lock:
             self._bounds[key] = stats
 
-    def remember(self, key: Hashable, answer: Callable[[], Tri]) -> Tri:
-        """The answer to a leaf, computed if it is not known."""
+    def remember(self, key: Hashable, answer: Callable[[], Answers]) -> Answers:
+        """The answers to a leaf, computed if they are not known."""
         with self._lock:
             found = self._answers.get(key)
         if found is None:
             found = answer()
             with self._lock:
-                if 3 * len(found.may_true) <= _ANSWER_BYTES:
+                if _answers_size(found) <= _ANSWER_BYTES:
                     self._answers[key] = found
         return found
 
@@ -238,19 +240,22 @@ class HeldEntries:
                 known |= made
         return StatsTable(len(manifests), known) if known else None
 
-    def remember(self, source: str, leaf: IrExpr, answer: Callable[[], Tri]) -> Tri:
-        """The answer to a leaf for each manifest of the snapshot; ``source`` names the statistics it comes from."""
-        return self.memory.remember((self.snapshot, source, leaf), answer)
+    def remember(self, leaf: IrExpr, bounded: bool, answer: Callable[[], Answers]) -> Answers:
+        """The answers to a leaf for each manifest of the snapshot; ``bounded`` if bounds of its column are known."""
+        return self.memory.remember((self.snapshot, bounded, leaf), answer)
 
     def manifest_summaries(self, manifests: ManifestListTable, fields: Iterable[UnionField]) -> StatsTable:
         """As ``manifest_stats``; decoding the summaries of a long manifest list takes longer than evaluating them."""
         known = {}
         for field_ in fields:
             key = (self.snapshot, field_.id, _SUMMARY)
-            stats = self.memory.find_bounds(key) or manifest_stats(manifests, [field_]).columns.get(field_.id)
-            if stats is not None:
+            stats = self.memory.find_bounds(key)
+            if stats is None:
+                stats = manifest_stats(manifests, [field_]).columns.get(field_.id)
+                if stats is None:
+                    continue
                 self.memory.keep_bounds(key, stats)
-                known[field_.id] = stats
+            known[field_.id] = stats
         return StatsTable(len(manifests), known)
 
     def _read(
@@ -291,6 +296,10 @@ class HeldEntries:
             with suppress(Exception):  # of a manifest that this scan does not need
                 self.memory.keep(place, _Held.of(read(near), near, len(manifests)))
         return entries
+
+
+def _answers_size(answers: Answers) -> int:
+    return sum(3 * len(tri.may_true) for tri in answers)
 
 
 def _bounds(

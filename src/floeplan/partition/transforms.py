@@ -100,8 +100,14 @@ def from_physical(type_: types.PrimitiveType, value: Any) -> Value:
 
 def units(transform: Transform, source: types.PrimitiveType, values: Iterable[int]) -> list[int]:
     """The labels of the units that integers lie in, in exact integers: nothing wraps at the limits of a type."""
-    if isinstance(transform, pt.TruncateTransform):
-        return [value - value % transform.width for value in values]
+    match transform:
+        case pt.TruncateTransform():
+            return [value - value % transform.width for value in values]
+        case pt.DayTransform() if isinstance(source, types.DateType):
+            return list(values)
+        case pt.DayTransform() | pt.HourTransform():  # a predicate has few values: NumPy would take longer
+            hours = 1 if isinstance(transform, pt.HourTransform) else _HOURS_PER_DAY
+            return [value // (_TICKS_PER_HOUR[type(source)] * hours) for value in values]
     labels: list[int] = _time_units(transform, source, np.fromiter(values, dtype=np.int64)).tolist()
     return labels
 

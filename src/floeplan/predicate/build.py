@@ -144,12 +144,10 @@ def has_opaque(expr: IrExpr) -> bool:
 
 
 def map_leaves(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
-    """Rebuild the tree with every leaf replaced."""
+    """The tree with every leaf replaced; the same object where none changes."""
     match expr:
-        case ir.And(operands):
-            return and_(*(map_leaves(o, change) for o in operands))
-        case ir.Or(operands):
-            return or_(*(map_leaves(o, change) for o in operands))
+        case ir.And() | ir.Or():
+            return _rebuilt(expr, lambda operand: map_leaves(operand, change))
         case ir.Not(operand):
             return ir.Not(map_leaves(operand, change))
     return change(expr)

@@ -263,11 +263,16 @@ class Tri:
     @property
     def all_match(self) -> Mask:
         """Kept containers in which every row matches."""
-        return self.may_true & ~self.may_false & ~self.may_null
+        return self.may_true > (self.may_false | self.may_null)
+
+    @property
+    def undecided(self) -> Mask:
+        """Kept containers in which some row may not match."""
+        return self.may_true & (self.may_false | self.may_null)
 
     def states(self) -> npt.NDArray[np.int8]:
         """One ``TriState`` value per container."""
-        return self.may_true.astype(np.int8) + self.all_match.astype(np.int8)
+        return self.may_true.view(np.int8) + self.all_match.view(np.int8)
 
     def refine(self, other: Tri) -> Tri:
         """Combine two sound answers to the *same* predicate: only what may occur in both may occur."""

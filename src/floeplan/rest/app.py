@@ -198,6 +198,8 @@ class PlanningApp:
             response = encoded_response(planned.body, accepted)
             finish(planned, response)
             self.metrics.add("floeplan_response_bytes_total", len(response.body))
+            if planned.ahead is not None:
+                self.slots.run_spare(planned.ahead)
             return response
 
         try:

@@ -332,7 +332,7 @@ class _Compiler:
         """The column a reference names; ``None`` for metadata columns, nested types and ambiguous names."""
         if isinstance(term, dict) and term.get("type") == "apply":
             return None
-        if isinstance(term, dict) and term.get("type") == "reference" and isinstance(term.get("id"), int):
+        if isinstance(term, dict) and term.get("type") == "reference" and type(term.get("id")) is int:
             return _comparable(self.binder.find_id(term["id"]))
         name = _get(term, "name", "term") if isinstance(term, dict) and term.get("type") == "reference" else term
         if not isinstance(name, str):

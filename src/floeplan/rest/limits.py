@@ -76,6 +76,18 @@ class PlanSlots:
         """Drop waiting plans; running ones end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def run_spare(self, work: Callable[[], None]) -> None:
+        """Run work that no request waits for, if a thread is free for it; it counts as a plan."""
+        with self._lock:
+            if self.admitted >= self._limits.plans:
+                return
+            self.admitted += 1
+        try:
+            self._threads.submit(work).add_done_callback(self._release)
+        except RuntimeError:  # the server is stopping
+            with self._lock:
+                self.admitted -= 1
+
     async def run(self, request: Request, work: Callable[[Callable[[], None]], Answer]) -> Answer:
         """Run ``work`` on a thread; it receives a function that raises once no client waits for it.
 

@@ -117,17 +117,26 @@ class PlanFiles:
         """The estimated bytes of each file in a page."""
         paths = np.diff(_bytes_of(self.files.entries.path)[0])
         residuals = np.array([len(text) for text in self.residuals] or [0])[self.files.residual_of]
-        each = _FIXED_BYTES + _FIELD_BYTES * len(self.union.fields) + _STATS_BYTES * len(self.stats)
-        return paths + residuals.astype(np.int64) + _REFERENCE_BYTES * self.files.matches.counts + each
+        return paths + residuals.astype(np.int64) + _REFERENCE_BYTES * self.files.matches.counts + self._fixed_bytes
+
+    def longest(self) -> int:
+        """At least the sum of ``sizes``, by lengths alone: most plans are a single page."""
+        each = self._fixed_bytes + max(map(len, self.residuals), default=0)
+        paths = len(_bytes_of(self.files.entries.path)[1])
+        return paths + _REFERENCE_BYTES * len(self.files.matches.deletes) + each * len(self)
+
+    @property
+    def _fixed_bytes(self) -> int:
+        return _FIXED_BYTES + _FIELD_BYTES * len(self.union.fields) + _STATS_BYTES * len(self.stats)
 
     def page_starts(self, page_bytes: int, first_bytes: int | None = None) -> list[int]:
         """The first file of each page of about this many bytes, and the number of files at the end.
 
         If there are several pages, the first one has about ``first_bytes``.
         """
+        if self.longest() < page_bytes:
+            return [0, len(self)]
         ends = np.cumsum(self.sizes())
-        if not len(ends):
-            return [0, 0]
         shorter = page_bytes - min(first_bytes or page_bytes, page_bytes) if ends[-1] >= page_bytes else 0
         breaks = np.flatnonzero(np.diff((ends + shorter) // page_bytes)) + 1
         return [0, *breaks.tolist(), len(self)]

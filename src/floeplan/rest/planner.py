@@ -23,9 +23,11 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -73,12 +75,17 @@ columns, and the report, which repeats the filter for every pass and spec."""
 _STATS_BYTES = 300
 """Memory of the statistics of a column of a file, and of their JSON in a first page, about."""
 
+_PAGES_AHEAD = 2
+"""Pages of a plan that may be written before they are asked for."""
+
 _SPLITS = "split_offsets"
 _READERS = 64
 """Snapshots whose manifest lists are kept."""
 
 _SnapshotKey: TypeAlias = tuple[str, str, int | None]
 _ProjectionKey: TypeAlias = tuple[str, str, tuple[int, ...], tuple[str, ...] | None, bool]
+_Page: TypeAlias = tuple[bytes, bytes]
+"""The JSON of scan tasks and of delete files."""
 _PlanKey: TypeAlias = tuple[str, str, int | None, tuple[int, ...], bool, str]
 
 
@@ -98,11 +105,16 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class PlanResponse:
-    """A JSON body; for a plan also its id and its scan report, which the caller stores."""
+    """A JSON body; for a plan also its id and its scan report, which the caller stores.
+
+    ``ahead`` writes the page that the client asks for next, if that can be known; it may be called once this response
+    is on its way, or not at all.
+    """
 
     body: bytes
     plan_id: str | None
     report: Mapping[str, Any] | None
+    ahead: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +147,23 @@ class PlannerOptions:
 class _Plan:
     """A plan in the cache: its files, the report of making it, and its first pages as they were last sent.
 
-    ``starts`` are those of its pages (``PlanFiles.page_starts``), ``size`` is its memory in bytes, and ``first``
-    holds the JSON of a first page by its end and by whether it is for PyIceberg.
+    ``starts`` are those of its pages (``PlanFiles.page_starts``), and ``size`` is its memory in bytes. ``first`` holds
+    the JSON of a first page by its end and by whether it is for PyIceberg, and ``written`` that of pages for PyIceberg
+    that were written before they were asked for, until they are.
     """
 
     files: PlanFiles
     report: Mapping[str, Any]
     starts: Sequence[int]
     size: int
-    first: dict[tuple[int, bool], tuple[bytes, bytes]] = field(default_factory=dict)
+    first: dict[tuple[int, bool], _Page] = field(default_factory=dict)
+    written: dict[tuple[int, int], Future[_Page]] = field(default_factory=dict)
 
-    def page(self, start: int, end: int, caller: Caller) -> tuple[bytes, bytes]:
+    def page(self, start: int, end: int, caller: Caller) -> _Page:
         """A page; that of a small plan is written once, because the same query is often repeated."""
+        ahead = self.written.pop((start, end), None) if caller.is_pyiceberg else None
+        if ahead is not None:
+            return ahead.result()
         if len(self.files) > _FEW_FILES:
             return self.files.page(start, end, pyiceberg=caller.is_pyiceberg)
         key = (end, caller.is_pyiceberg)
@@ -156,6 +173,18 @@ class _Plan:
                 return made
             self.first[key] = made
         return self.first[key]
+
+    def write_ahead(self, at: int) -> None:
+        """Write the page for PyIceberg that begins at this file, unless enough pages wait to be asked for."""
+        end = next(start for start in self.starts if start > at)
+        page: Future[_Page] = Future()
+        # Present from here on: a request that arrives meanwhile waits for this thread.
+        if len(self.written) >= _PAGES_AHEAD or self.written.setdefault((at, end), page) is not page:
+            return
+        try:
+            page.set_result(self.files.page(at, end, pyiceberg=True))
+        except BaseException as error:  # for the request, which must not wait forever
+            page.set_exception(error)
 
 
 class ScanPlanner:
@@ -193,7 +222,8 @@ class ScanPlanner:
         tokens = [self.keys.seal(task, lifetime=lifetime, **owner) for task in tasks]
         head = {"status": "completed", **({"plan-id": plan_id} if self.options.plan_ids else {}), "plan-tasks": tokens}
         body = _body(head, plan, 0, plan.starts[1], caller)
-        return PlanResponse(body, plan_id, _signed(plan.report, plan_id, caller, len(body), cached))
+        report = _signed(plan.report, plan_id, caller, len(body), cached)
+        return PlanResponse(body, plan_id, report, self._ahead(plan, plan.starts[1], caller))
 
     def fetch_tasks(self, table: Table, token: str, caller: Caller) -> PlanResponse:
         """The page of a plan task.
@@ -214,7 +244,16 @@ class ScanPlanner:
             raise NoSuchPlanTaskError from None
         if not 0 <= task.start < task.end <= len(plan.files):
             raise NoSuchPlanTaskError
-        return PlanResponse(_body({}, plan, task.start, task.end, caller), task.plan_id, None)
+        body = _body({}, plan, task.start, task.end, caller)
+        return PlanResponse(body, task.plan_id, None, self._ahead(plan, task.end, caller))
+
+    def _ahead(self, plan: _Plan, at: int, caller: Caller) -> Callable[[], None] | None:
+        """What writes the page that begins at this file while the client parses the one before.
+
+        PyIceberg fetches one page after another; Java fetches all of them at once.
+        """
+        is_kept = plan.size <= self.options.cache_bytes  # else the next request would not find the page
+        return partial(plan.write_ahead, at) if caller.is_pyiceberg and is_kept and at < len(plan.files) else None
 
     def _page_bytes(self, request: str) -> int:
         least = _PAGE_PER_REQUEST * len(request) if len(request) > _LONG_REQUEST else 0
@@ -288,8 +327,10 @@ class ScanPlanner:
         prunable = without_opaque(compiled.predicate)
         if prunable is not compiled.predicate:  # the text of opaque pieces is of no use to users
             report["floeplan"]["predicate"] = excerpt(str(prunable), LONGEST_PREDICATE)
-        starts = pages.page_starts(self._page_bytes(text), _FIRST_BYTES)
-        return _Plan(pages, report, starts, _size(pages) + _PER_REQUEST_BYTE * len(text))
+        page_bytes = self._page_bytes(text)
+        starts = pages.page_starts(page_bytes, _FIRST_BYTES)
+        ahead = _PAGES_AHEAD * page_bytes if len(starts) > 2 and not bounds else 0
+        return _Plan(pages, report, starts, _size(pages) + _PER_REQUEST_BYTE * len(text) + ahead)
 
     def _projection(self, table: Table, request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> Schema:
         """The selected columns; engines repeat few selections, and making a schema takes longer than a page."""

@@ -8,6 +8,7 @@ that names the key. Names of columns refer to the schema of the snapshot or of t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.errors import BadInputError, UnknownColumnError
 from floeplan.snapshot.reader import resolve_target
+from floeplan.text import excerpt
 
 _INT64 = range(-(2**63), 2**63)
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -52,7 +54,7 @@ class PlanTableScanRequest:
             BadInputError: It is not JSON, or a key has an invalid value.
         """
         try:
-            document = json.loads(body, parse_constant=_no_constant)
+            document = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
         except RecursionError:
             raise BadInputError("the request nests too deeply") from None
         except (ValueError, UnicodeDecodeError) as error:
@@ -169,6 +171,13 @@ class PlanTableScanRequest:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise BadInputError(f"the request has {excerpt(text)}, which is out of the range of a double")
+    return value
 
 
 def _number(document: Mapping[str, Any], key: str) -> int | None:

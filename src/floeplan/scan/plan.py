@@ -422,7 +422,7 @@ def planned_files(
 ) -> PlannedFiles:
     """The kept files with their residuals and the deletes that apply to them."""
     residuals, codes = kept.residuals(predicate.expr)
-    sources = source_types(target.schema, target.metadata.schemas)
+    sources = source_types(target.schema, target.metadata.schemas) if len(deletes.entries) else {}
     return PlannedFiles(
         entries=kept.entries,
         states=kept.states,

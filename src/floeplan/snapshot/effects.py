@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -124,8 +124,7 @@ class Decided(StrEnum):
     """Every container is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decisions:
+class Decisions(NamedTuple):
     """How many containers a conjunct decides and by what; what it leaves open is ``overlapping`` or without bounds.
 
     Attributes:
@@ -142,14 +141,10 @@ class Decisions:
     by_bounds: int = 0
     without_bounds: int = 0
 
-    def __add__(self, other: Decisions) -> Decisions:
-        return Decisions(
-            self.total + other.total,
-            self.dropped + other.dropped,
-            self.by_partition + other.by_partition,
-            self.by_bounds + other.by_bounds,
-            self.without_bounds + other.without_bounds,
-        )
+    @staticmethod
+    def of_all(parts: Iterable[Decisions]) -> Decisions:
+        """The decisions on the containers of several parts together."""
+        return Decisions(*map(sum, zip(*parts, strict=True)))
 
     @property
     def undecided(self) -> int:
@@ -196,8 +191,7 @@ class ConjunctEffect:
     @property
     def decisions(self) -> Decisions:
         """Its decisions on all containers."""
-        found = tuple(self.by_spec.values())
-        return reduce(Decisions.__add__, found) if found else Decisions()
+        return Decisions.of_all(self.by_spec.values())
 
     @property
     def dropped(self) -> int:
@@ -224,8 +218,8 @@ def manifest_effects(evaluation: Evaluation, by_spec: Mapping[int, Mask]) -> tup
     alone = evaluation.parts if evaluation.by_partition is None else evaluation.by_partition
     masks = []
     for part, partition in zip(evaluation.parts, alone, strict=True):
-        by_partition = ~partition.keep | partition.all_match
-        masks.append((~part.keep, by_partition, (~part.keep | part.all_match) & ~by_partition))
+        left = partition.undecided
+        masks.append((~part.keep, ~left, left & ~part.undecided))
     counted_by_spec = _decisions(by_spec, masks)
     return tuple(map(ConjunctEffect, evaluation.conjuncts, counted_by_spec))
 
@@ -236,12 +230,10 @@ def entry_effects(
     """The effects of pass 2 on live entries."""
     masks = []
     for conjunct, part in zip(evaluation.conjuncts, evaluation.parts, strict=True):
-        alone = kleene(conjunct, answers.bounds.nonempty, answers.by_partition)
-        by_partition = ~alone.keep | alone.all_match
-        undecided = part.keep & ~part.all_match
-        by_bounds = ~undecided & ~by_partition
+        left = kleene(conjunct, answers.bounds.nonempty, answers.by_partition).undecided
+        undecided = part.undecided
         bare = undecided & _without_bounds(conjunct, answers) if undecided.any() else undecided
-        masks.append((~part.keep, by_partition, by_bounds, bare))
+        masks.append((~part.keep, ~left, left & ~undecided, bare))
     found = []
     for conjunct, by_spec in zip(evaluation.conjuncts, _decisions(_masks_by_spec(spec_id, live), masks), strict=True):
         effect = ConjunctEffect(conjunct, by_spec)
@@ -258,7 +250,7 @@ def sum_effects(parts: Sequence[tuple[ConjunctEffect, ...]]) -> tuple[ConjunctEf
         by_spec: dict[int, Decisions] = {}
         for effect in effects:
             for spec_id, found in effect.by_spec.items():
-                by_spec[spec_id] = by_spec.get(spec_id, Decisions()) + found
+                by_spec[spec_id] = Decisions.of_all((by_spec.get(spec_id, Decisions()), found))
         whole = ConjunctEffect(effects[0].conjunct, by_spec)
         why = next((effect.why for effect in effects if effect.why), "") if whole.decisions.drops_few else ""
         summed.append(ConjunctEffect(whole.conjunct, by_spec, why))

@@ -62,9 +62,9 @@ _MOST_COUNTED = 1 << 16
 
 
 class RememberAnswer(Protocol):
-    """Returns the answer to a leaf from a source of statistics, computed once for all plans of a snapshot."""
+    """Returns the answers to a leaf, computed once for all plans of a snapshot; ``bounded`` if they use bounds."""
 
-    def __call__(self, source: str, leaf: IrExpr, answer: Callable[[], Tri]) -> Tri: ...
+    def __call__(self, leaf: IrExpr, bounded: bool, answer: Callable[[], tuple[Tri, Tri]]) -> tuple[Tri, Tri]: ...
 
 
 def evaluate_manifests(
@@ -85,28 +85,29 @@ def evaluate_manifests(
     stats = StatsTable(found.length, found.columns, live)
     fields = [field.bound for field in predicate.fields]
 
-    known: dict[int, Tri] = {}
+    known: dict[int, tuple[Tri, Tri]] = {}
 
-    def answered(source: str, leaf: IrExpr, answer: Callable[[], Tri]) -> Tri:
-        # Hashing a long list takes as long as its evaluation.
-        return answer() if remember is None or not isinstance(leaf, _REMEMBERED) else remember(source, leaf, answer)
-
-    def by_partition(leaf: IrExpr) -> Tri:
+    def answers(leaf: IrExpr) -> tuple[Tri, Tri]:
+        """By partition values alone, and by bounds too."""
         if id(leaf) not in known:
-            known[id(leaf)] = answered("partition", leaf, lambda: partition_answer(leaf, fields, stats))
+            column = column_of(leaf)
+            used = bounds if bounds is not None and column is not None and column.field_id in bounds.columns else None
+
+            def answer() -> tuple[Tri, Tri]:
+                alone = partition_answer(leaf, fields, stats)
+                return alone, alone if used is None else alone.refine(answer_leaf(leaf, used))
+
+            if remember is None or not isinstance(leaf, _REMEMBERED):
+                known[id(leaf)] = answer()
+            else:
+                known[id(leaf)] = remember(leaf, used is not None, answer)
         return known[id(leaf)]
 
+    both = evaluate_conjuncts(predicate.expr, live, lambda leaf: answers(leaf)[1])
     if bounds is None:
-        return evaluate_conjuncts(predicate.expr, live, by_partition)
-
-    def by_both(leaf: IrExpr) -> Tri:
-        column = column_of(leaf)
-        if column is None or column.field_id not in bounds.columns:
-            return by_partition(leaf)
-        return answered("both", leaf, lambda: by_partition(leaf).refine(answer_leaf(leaf, bounds)))
-
-    both = evaluate_conjuncts(predicate.expr, live, by_both)
-    return replace(both, by_partition=tuple(kleene(operand, live, by_partition) for operand in both.conjuncts))
+        return both
+    alone = tuple(kleene(operand, live, lambda leaf: answers(leaf)[0]) for operand in both.conjuncts)
+    return replace(both, by_partition=alone)
 
 
 def evaluate_entries(predicate: Predicate, entries: EntriesTable) -> Evaluation:

@@ -244,7 +244,7 @@ class SnapshotReader:
         source = self.root if self.root is not None else self.cache if live else None
         read = partial(read_entries, live=live) if source is None else source.read_entries
         entries = read(self.manifests, self.union, columns, rows=rows, io=self.io, max_workers=self.max_workers)
-        return entries.live() if live else entries
+        return entries.live() if live and self.root is not None else entries
 
     def deletes(self, keep: Mask | None = None) -> ScanDeletes:
         """Read the live delete files in the delete manifests that ``keep`` admits, all of them by default."""

@@ -46,7 +46,7 @@ from floeplan.metadata.manifests.entries import (
     Status,
     partition_column,
 )
-from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable
+from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.parquet_reader import MAGIC as PARQUET_MAGIC
 from floeplan.metadata.manifests.parquet_reader import ParquetManifests, concat_decoded
 from floeplan.metadata.manifests.values import lengths
@@ -54,7 +54,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.text import counted, parse_count
 from floeplan.vectors import Ints, Mask
 
-_TOTALS = ((DATA, "total-data-files", "data file"), (DELETES, "total-delete-files", "delete file"))
+_TOTALS = (("total-data-files", "data file"), ("total-delete-files", "delete file"))
 _EVERYTHING = EntryColumns()
 _LEAST_BYTES = 16
 """The least compressed size expected of an entry."""
@@ -342,15 +342,8 @@ class TruncatedList:
 def find_truncation(snapshot: Snapshot, manifests: ManifestListTable) -> TruncatedList | None:
     """Compare the files of a manifest list with the totals of the snapshot summary, where both are written."""
     summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    for content, name, noun in _TOTALS:
-        total = parse_count(summary.get(name))
-        if total is None:
-            continue
-        of_content = manifests.content == content
-        added, existing = manifests.added_files[of_content], manifests.existing_files[of_content]
-        if (added < 0).any() or (existing < 0).any():
-            continue
-        listed = int(added.sum()) + int(existing.sum())
-        if listed < total:
+    for counts, (name, noun) in zip(manifests.counts, _TOTALS, strict=True):
+        total, listed = parse_count(summary.get(name)), counts.files
+        if total is not None and listed is not None and listed < total:
             return TruncatedList(snapshot.manifest_list, noun, listed, total)
     return None
