@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+import floeplan as fp
 from floeplan.cli.main import main
 from tests.support.tables.two_specs import two_spec_table
 
@@ -49,6 +50,21 @@ def test_rows_and_counts(scan: Any, expected: list[int]) -> None:
     assert scan("--where", WHERE, "--count") == (0, {"rows": len(expected)})
     code, answer = scan("--where", WHERE, "--columns", "id", "--limit", "3")
     assert (code, answer["rows"], {row["id"] for row in answer["data"]} <= set(expected)) == (0, 3, True)
+
+
+def test_deleted_rows_are_not_returned_for_such_a_predicate_and_not_counted(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Deleted rows are read by Python tasks, which cannot evaluate the function."""
+    table = two_spec_table(tmp_path)
+    fp.delete(table, "id = 7", mode="merge-on-read")
+    scan = ["scan", table.refresh().metadata_location, "--where", "soundex(region) > '' AND id < 20", "--json"]
+    for count in ([], ["--count"]):
+        assert main([*scan, "--columns", "id", *count]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"] == 19
+        assert main([*scan, "--columns", "id,_deleted", *count]) == 1
+        message = json.loads(capsys.readouterr().out)["error"]["message"]
+        assert message == "the function soundex() cannot be evaluated outside Spark"
 
 
 def test_to_a_file(scan: Any, expected: list[int], tmp_path: Path) -> None:

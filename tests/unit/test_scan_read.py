@@ -298,6 +298,19 @@ def test_rows_deleted_by_key_and_by_position_are_counted_as_they_are_read(files:
     assert ids(table, "name <> 'n2'") == [0, 3, 5]
 
 
+@pytest.mark.parametrize("where", [None, "name <> 'n2'"])
+@pytest.mark.parametrize("by_key", [False, True])
+def test_deleted_rows_count_if_deleted_is_among_the_columns(files: Files, where: str | None, by_key: bool) -> None:
+    path = files.data(ROWS, SCHEMA)
+    files.positions([(path, 1), (path, 99)])
+    if by_key:
+        files.keys([{"id": 3, "name": None}], SCHEMA, [1])
+    table = files.table(Layout(SCHEMA, (PLAIN,)))
+    plan = plan_scan(table, where, columns=["id", "_deleted"])
+    assert plan.count() == plan.to_arrow().num_rows == (6 if where is None else 5)
+    assert plan_scan(table, where, columns=["id"]).count() == len(ids(table, where))
+
+
 def test_tables_with_some_encrypted_files_are_used_where_those_are_not_touched(files: Files) -> None:
     """Encrypted data and delete files are named when they are needed, and only then."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"), spec_id=0)

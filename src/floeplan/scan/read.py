@@ -88,8 +88,11 @@ def read_threads(plan: PlannedScan) -> int:
 
 
 def count_rows(plan: PlannedScan) -> int:
-    """Count matching rows: by record counts where every row matches and none is deleted, else by reading the file."""
-    reader = PlanReader.of(plan, Schema())
+    """Count matching rows: by record counts where every row matches and none is deleted, else by reading the file.
+
+    Deleted rows count if ``_deleted`` is among the columns of the plan, as they are returned then.
+    """
+    reader = PlanReader.of(plan, Schema(*(field for field in plan.schema.fields if field == DELETED)))
     files = plan.files
     by_metadata = (files.states == TriState.TRUE) & (files.matches.counts == 0) & (files.entries.record_count >= 0)
     total = int(files.entries.record_count[by_metadata].sum())

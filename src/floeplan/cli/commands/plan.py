@@ -227,7 +227,8 @@ def scan(
             rows = planned.to_arrow(limit=shown)
             answer = Answer(rows.num_rows, rows)
     except UnsupportedError as error:
-        if planned.compiled.residual == TRUE or "file" in error.context:  # a file that Spark does not read either
+        unreadable = "file" in error.context  # Spark does not read it either
+        if planned.compiled.residual == TRUE or unreadable or _needs_tasks(planned, count):
             raise
         session = common.spark_for(spark).needed("this predicate")
         answer = _answer_of_spark(planned, session, count, shown)
@@ -253,6 +254,15 @@ def _check_options(*, count: bool, limited: bool, format_: str | None, output: P
         raise InvalidOptionError(
             f"--output {output} is a folder, and a file is expected", context={"folder": str(output)}
         )
+
+
+def _needs_tasks(plan: ScanPlan, count: bool) -> bool:
+    """Whether metadata columns are read: by Python tasks, which evaluate predicates as this process does."""
+    from floeplan.scan.metadata_columns import DELETED, is_metadata, metadata_columns_of
+
+    named = plan.schema.fields if not count else (DELETED,) if DELETED in plan.schema.fields else ()
+    filtered = metadata_columns_of(plan.compiled.predicate, plan.target.metadata)
+    return any(is_metadata(field.field_id) for field in (*named, *filtered))
 
 
 def _answer_of_spark(plan: ScanPlan, spark: SparkSession, count: bool, limit: int | None) -> Answer:
