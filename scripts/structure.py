@@ -52,7 +52,7 @@ ADDED = {
     "requests to S3 without threads, footers evaluated at once, counts by dictionaries": (0, 270),
     "late equality deletes as evidence, deletes of other partitions in changes": (0, 40),
     "conditions on variants and boxes of geometries, bounds of variants, variants on Spark": (4, 680),
-    "policies: cycles, all errors at once": (0, 60),
+    "policies: cycles, all errors at once, columns that a table does not have": (0, 80),
     "changelog views": (1, 125),
 }
 """Modules and lines of capabilities added since the restructuring; each raised the limits in the change that added it.
