@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from itertools import count, product
 from typing import TYPE_CHECKING
@@ -10,9 +11,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 import floeplan as fp
+from floeplan.errors import BadInputError
 from floeplan.sql_text.call import PROCEDURES, ProcedureResult
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.engines
@@ -73,12 +76,134 @@ def test_procedures_have_the_columns_and_the_effect_of_iceberg(spark: SparkSessi
         spark.catalog.refreshTable(f"local.{ours}")
         rows = [sorted(map(tuple, spark.table(f"local.{name}").collect())) for name in (theirs, ours)]
         assert rows[0] == rows[1], call
-    assert called | {"rollback_to_timestamp"} == set(PROCEDURES)
+    assert called | {"rollback_to_timestamp", "create_changelog_view"} == set(PROCEDURES)
     time = "TIMESTAMP '2100-01-01 00:00:00'"
     expected = spark.sql(f"CALL local.system.rollback_to_timestamp('{theirs}', {time})")
     found = fp.sql(None, f"CALL floeplan.system.rollback_to_timestamp('{ours}', {time})", catalog=local_catalog)
     assert isinstance(found, ProcedureResult)
     assert list(found.columns) == expected.columns
+
+
+CHANGES = (
+    "INSERT INTO {t} SELECT id, IF(id % 2 = 0, 'eu', 'us'), CAST(id AS DOUBLE) FROM range(10)",
+    "INSERT INTO {t} VALUES (20, 'eu', -0.0D), (21, 'eu', 0.0D), (22, NULL, double('NaN')), "
+    "(23, 'us', 1), (23, 'us', 1)",
+    "UPDATE {t} SET n = n + 100 WHERE id IN (3, 4)",  # copy-on-write: the other rows of the file are carried over
+    "DELETE FROM {t} WHERE id IN (5, 22)",
+    "INSERT INTO {t} VALUES (5, 'us', 5), (22, NULL, double('NaN')), (30, 'new', 1)",
+    "UPDATE {t} SET n = n - 100 WHERE id IN (3)",
+    "MERGE INTO {t} USING (SELECT 6L AS id UNION ALL SELECT 31L) s ON {t}.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET region = 'mx' WHEN NOT MATCHED THEN INSERT (id, region, n) VALUES (s.id, 'mx', 0)",
+    "UPDATE {t} SET n = IF(n = 0, 0.0D, -0.0D) WHERE id = 20",
+    "DELETE FROM {t} WHERE id = 30",
+    "CALL local.system.rewrite_data_files(table => '{t}', options => map('rewrite-all', 'true'))",
+    "DELETE FROM {t} WHERE id = 8",
+)
+
+
+def changed_table(spark: SparkSession, catalog: SqlCatalog, mode: str) -> Table:
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS local.calls")
+    name = f"calls.changes{next(_numbers)}"
+    modes = ", ".join(f"'write.{change}.mode'='{mode}'" for change in ("delete", "update", "merge"))
+    spark.sql(
+        f"CREATE TABLE local.{name} (id BIGINT NOT NULL, region STRING, n DOUBLE) USING iceberg "
+        f"PARTITIONED BY (truncate(1, region)) TBLPROPERTIES ({modes}, 'format-version'='2')"
+    )
+    for change in CHANGES:
+        spark.sql(change.format(t=name if change.startswith("CALL") else f"local.{name}"))
+    spark.sql(f"ALTER TABLE local.{name} SET IDENTIFIER FIELDS id")
+    return catalog.load_table(name)
+
+
+def view_rows(spark: SparkSession, name: str, table: Table, *, labels: bool = True) -> Counter[str]:
+    """The rows of a view; of a snapshot its number, which is that in a table with the same changes."""
+    numbers = {one.snapshot_id: number for number, one in enumerate(table.snapshots())}
+    rows = [row.asDict() for row in spark.table(name).collect()]
+    for row in rows:
+        row["_commit_snapshot_id"] = numbers[row["_commit_snapshot_id"]]
+        if not labels:
+            del row["_commit_snapshot_id"], row["_change_ordinal"]
+    return Counter(repr(sorted(row.items())) for row in rows)
+
+
+def test_the_changelog_view_has_the_rows_of_iceberg(spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    table = changed_table(spark, local_catalog, "copy-on-write")
+    name, history = ".".join(table.name()), table.snapshots()
+    third, last = history[2], history[-1]
+    spans = (
+        "",
+        f"'start-snapshot-id', '{third.snapshot_id}'",
+        f"'start-snapshot-id', '{history[1].snapshot_id}', 'end-snapshot-id', '{history[6].snapshot_id}'",
+        f"'start-timestamp', '{third.timestamp_ms}'",
+        f"'start-timestamp', '{third.timestamp_ms - 1}', 'end-timestamp', '{history[6].timestamp_ms}'",
+        f"'start-timestamp', '{last.timestamp_ms + 1}'",
+        "'end-timestamp', '1000'",
+    )
+    more = ("", ", net_changes => true", ", identifier_columns => array('id', 'n')", ", compute_updates => true")
+    kinds = set[str]()
+    for span, what in product(spans, more):
+        if what.endswith("compute_updates => true") and span in ("", spans[3]):
+            continue  # two rows of the id 23 were inserted, so that the id does not identify rows there
+        arguments = f"(table => '{name}', options => map({span}){what}"
+        spark.sql(f"CALL local.system.create_changelog_view{arguments}, changelog_view => 'theirs')")
+        made = fp.sql(
+            spark,
+            f"CALL floeplan.system.create_changelog_view{arguments}, changelog_view => 'ours')",
+            catalog=local_catalog,
+        )
+        assert isinstance(made, ProcedureResult)
+        assert made.rows == (("ours",),)
+        assert spark.table("ours").columns == spark.table("theirs").columns
+        expected = view_rows(spark, "theirs", table)
+        assert view_rows(spark, "ours", table) == expected, (span, what)
+        kinds |= {kind for row in expected for kind in ("UPDATE_BEFORE", "UPDATE_AFTER", "DELETE") if kind in row}
+    assert kinds == {"UPDATE_BEFORE", "UPDATE_AFTER", "DELETE"}
+    # By default and in Iceberg's order.
+    positions = f"('{name}', 'ours', map(), true, array('id', 'n'))"
+    for arguments in (f"('{name}')", positions):
+        results = [
+            run(f"CALL {catalog}.system.create_changelog_view{arguments}")
+            for catalog, run in (
+                ("local", spark.sql),
+                ("floeplan", lambda text: fp.sql(spark, text, catalog=local_catalog)),
+            )
+        ]
+        assert [tuple(row) for row in results[0].collect()] == list(results[1].rows)
+    spark.sql(f"DELETE FROM local.{name} WHERE id = 23")
+    for text, message in (
+        ("compute_updates => true, net_changes => true", "exclude each other"),
+        ("identifier_columns => array('nope')", "has no column nope"),
+        ("identifier_columns => 'id'", "must be an array"),
+        ("options => map('start-snapshot-id', '1', 'start-timestamp', '1')", "exclude each other"),
+        ("options => map('start-timestamp', '2', 'end-timestamp', '1')", "is after"),
+        ("options => map('since', '2')", "option since"),
+    ):
+        call = f"CALL floeplan.system.create_changelog_view(table => '{name}', {text})"
+        with pytest.raises(BadInputError, match=message):
+            fp.sql(spark, call, catalog=local_catalog)
+    fp.sql(spark, f"CALL floeplan.system.create_changelog_view('{name}', 'ours', NULL, true)", catalog=local_catalog)
+    with pytest.raises(Exception, match="deletes several rows with the same id"):
+        spark.table("ours").collect()
+
+
+def test_the_changelog_view_applies_deletes(spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    """Iceberg's procedure refuses delete files; with them the changes are those of the same changes without."""
+    theirs, ours = (changed_table(spark, local_catalog, mode) for mode in ("copy-on-write", "merge-on-read"))
+    options = (", compute_updates => true, identifier_columns => array('id', 'n')", ", net_changes => true")
+    for what in options:
+        for table, catalog in ((theirs, "local"), (ours, "floeplan")):
+            start = table.snapshots()[1].snapshot_id
+            arguments = f"options => map('start-snapshot-id', '{start}'), changelog_view => '{catalog}'{what}"
+            text = f"CALL {catalog}.system.create_changelog_view(table => '{'.'.join(table.name())}', {arguments})"
+            if table is ours:
+                fp.sql(spark, text, catalog=local_catalog)
+            else:
+                spark.sql(text)
+        # Net changes are labelled with the last snapshot that wrote a row, and only one of the tables wrote it again.
+        labels = "net_changes" not in what
+        expected = view_rows(spark, "local", theirs, labels=labels)
+        assert view_rows(spark, "floeplan", ours, labels=labels) == expected, what
+        assert expected
 
 
 def test_created_tables_are_those_of_spark(spark: SparkSession, local_catalog: SqlCatalog) -> None:

@@ -138,10 +138,15 @@ def test_ties_share_a_rank_and_every_line_says_what_it_is_based_on(tmp_path: Pat
         ).candidates
         layouts = [one for one in found if one.kind != "manifests"]
         assert all(basis in one.basis and one.confidence == confidence for one in layouts)
+        assert all(one.basis.endswith(", 12 runs") for one in found)
         assert [one.rank for one in found] == sorted(one.rank for one in found)
         for one, other in pairwise(found):
             tied = one.rank == other.rank
             assert tied or one.gain > other.gain
+    run_queries(table, tmp_path / "once", ["user = 500"])
+    once = advise(small_targets(table), str(tmp_path / "once")).candidates
+    assert once
+    assert all(one.basis.endswith(", 1 run") for one in once)
 
 
 REGIONS = ("ap", "eu", "in", "us")

@@ -26,13 +26,13 @@ from pyiceberg.types import LongType, NestedField, TimestampType
 from rich.console import Console, RenderableType
 
 import floeplan as fp
-from floeplan.cli.commands.maintain import draw_explained
+from floeplan.cli.commands.maintain import draw, draw_explained
 from floeplan.cli.main import main
 from floeplan.errors import InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import PREFIX, live_claims
 from floeplan.fleet.policy import Policy
 from floeplan.fleet.policy_file import parse_policy
-from floeplan.fleet.ranking import ranked
+from floeplan.fleet.ranking import Queue, ranked
 from floeplan.fleet.records import read_history, record
 from floeplan.fleet.report import MaintainResult, Status, WorkReport, prometheus_text
 from floeplan.fleet.run import MaintainOptions, run_maintenance
@@ -363,6 +363,29 @@ def test_compaction_orders_rows_by_the_columns_of_the_policy(lake: SqlCatalog) -
     assert keys == sorted(keys)
 
 
+@pytest.mark.parametrize("strategy", ["sort", "zorder"])
+def test_columns_that_a_table_does_not_have_fail_its_compaction_alone(lake: SqlCatalog, strategy: str) -> None:
+    small_table(lake, "db.other")
+    policy = parse_policy(
+        f'runs = "off"\n[defaults]\ncluster-strategy = "{strategy}"\n'
+        '[[tables]]\nmatch = "db.small"\ncluster = ["nope"]\n',
+        "fleet.toml",
+    )
+    problem = "fleet.toml:4: cluster: there is no column nope"
+    planned = run(lake, policy, dry_run=True)
+    for result, done in ((planned, "planned"), (run(lake, policy), "done")):
+        assert (status(result), status(result, table="db.other"), result.exit_code) == ("failed", done, 1)
+        left = next(one for one in result.left() if one["kind"] == "compact")
+        assert left["table"] == "db.small"
+        assert problem in left["why"]
+        assert "db.small is not compacted" in left["why"]
+        assert problem in drawn(draw(result))
+    explained = drawn(draw_explained(planned))
+    assert f"! compact: {problem}" in explained
+    assert "db.small compact" not in explained  # it is not in the order, because a run does not start it
+    assert (files(lake), files(lake, "db.other")) == (FILES, 1)
+
+
 def test_logged_queries_decide_what_comes_first(lake: SqlCatalog, tmp_path: Path) -> None:
     small_table(lake, "db.queried")
     lines = [foreign_report(leaf("gt-eq", "id", 0), kept=1, skipped=0, table="db.queried") for _ in range(5)]
@@ -405,6 +428,24 @@ def test_work_waits_for_its_window_and_for_tables_that_come_first(lake: SqlCatal
     result = run(lake, policy, clock=lambda: noon)
     assert (status(result), status(result, table="db.alpha")) == ("left", "done")
     assert "22:00-06:00" in str(result.left())
+
+
+def test_the_order_shown_is_that_of_the_run(lake: SqlCatalog) -> None:
+    small_table(lake, "db.alpha", files=20)  # the most valuable, but it waits
+    small_table(lake, "db.beta")  # as valuable as db.small
+    policy = parse_policy(
+        'runs = "off"\n[defaults]\nrewrite-manifests = false\n'
+        '[[tables]]\nmatch = "db.alpha"\nafter = ["db.s*", "db.good"]'
+    )
+    planned = run(lake, policy, dry_run=True)
+    shown = re.findall(r"^  \d+\. (.+)$", drawn(draw_explained(planned)), re.MULTILINE)
+    assert shown == ["db.beta compact", "db.small compact", "db.alpha compact"]
+    queue, began = Queue({report.table: report for report in planned.tables}), list[str]()
+    while (chosen := queue.next()) is not None:
+        name, at = chosen
+        began.append(f"{name} {queue.reports[name].work[at].work.kind}")
+        queue.mark(name, at, status=Status.DONE)
+    assert began == shown
 
 
 def test_tables_that_wait_for_each_other_are_refused_before_anything_starts(lake: SqlCatalog) -> None:

@@ -72,7 +72,7 @@ from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec
 from floeplan.snapshot.effects import Predicate
 from floeplan.snapshot.passes import evaluate_entries, evaluate_manifests
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
-from floeplan.text import parse_count
+from floeplan.text import counted, parse_count
 from floeplan.transaction.evolve_spec import evolve_spec
 from floeplan.vectors import Ints, Mask
 
@@ -317,7 +317,7 @@ class _Advisor:
             columns=idea.columns,
             estimated_bytes_before=round(before.bytes),
             estimated_bytes_after=round(after.bytes),
-            basis=f"{points.basis}, {self.workload.runs} runs",
+            basis=f"{points.basis}, {counted(self.workload.runs, 'run')}",
             bytes_rewritten=cost,
             command=command,
             terms=tuple(part.term for part in idea.parts),
@@ -363,7 +363,7 @@ class _Advisor:
                 columns=columns,
                 estimated_bytes_before=round(before.bytes),
                 estimated_bytes_after=round(after.bytes),
-                basis=f"partition values of {len(self.entries)} files, {self.workload.runs} runs",
+                basis=f"partition values of {counted(len(self.entries), 'file')}, {counted(self.workload.runs, 'run')}",
                 bytes_rewritten=0,
                 command=f"floeplan rewrite-manifests {self.target.name}",
                 files_opened=(round(before.files), round(after.files)),

@@ -130,8 +130,7 @@ def doctor_document(table: Table) -> dict[str, Any]:
 
 def fleet_document(name: str, catalog: Catalog, history: History) -> dict[str, Any]:
     """One line of the front page: what a table is made of, its findings, its last work and what is next."""
-    settings, rules = Policy().settings(name)
-    report = look_at(name, catalog, settings, rules, history, reports=default_reports(), now_s=time.time())
+    report = look_at(name, catalog, Policy(), history, reports=default_reports(), now_s=time.time())
     found, last = report.to_dict(), history.last_work.get(name)
     return {key: found[key] for key in ("table", "health", "findings", "facts", "work", "foreign", "waits")} | {
         "problem": report.error,  # an answer with an "error" is a failed request

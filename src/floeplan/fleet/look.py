@@ -16,11 +16,11 @@ from pyiceberg.table.metadata import TableMetadata
 from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError
 from floeplan.fleet.lease import foreign_maintenance
-from floeplan.fleet.planners import predict, waits
-from floeplan.fleet.policy import Settings
+from floeplan.fleet.planners import predict, refused_columns, waits
+from floeplan.fleet.policy import Policy
 from floeplan.fleet.records import History
-from floeplan.fleet.report import Facts, TableReport, WorkReport
-from floeplan.fleet.work import KINDS, STAGE, Context
+from floeplan.fleet.report import Facts, Status, TableReport, WorkReport
+from floeplan.fleet.work import COMPACT, KINDS, STAGE, Context, Work
 from floeplan.maintenance.doctor import doctor
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
@@ -73,8 +73,7 @@ def _growth(metadata: TableMetadata, now_s: float) -> int | None:
 def look_at(
     name: str,
     catalog: Catalog,
-    settings: Settings,
-    rules: tuple[int, ...],
+    policy: Policy,
     history: History,
     *,
     reports: str,
@@ -82,6 +81,7 @@ def look_at(
     orphans_due: bool = True,
 ) -> TableReport:
     """What a table is made of, its findings, and its work in its order."""
+    settings, rules = policy.settings(name)
     try:
         table = load_table(name, catalog)
         facts = facts_of(table, now_s)
@@ -100,6 +100,8 @@ def look_at(
             )
             found = (predict(context, kind, findings) for kind in KINDS)
             work = [WorkReport(one, history.factor(name, one.kind)) for one in found if one is not None]
+            if (problem := refused_columns(context)) is not None:
+                work.append(_failed_compaction(name, policy, problem))
             waiting = waits(context)
     except FloeplanError as error:
         return TableReport(name, settings=settings, rules=rules, error=error.message)
@@ -115,3 +117,10 @@ def look_at(
         foreign_maintenance(table.metadata, now_s, settings.yield_for),
         waiting,
     )
+
+
+def _failed_compaction(name: str, policy: Policy, problem: str) -> WorkReport:
+    """A compaction that cannot start: a mistake in the policy must not turn it off unnoticed."""
+    why = f"{policy.place(policy.line(name, 'cluster'))}cluster: {problem}; {name} is not compacted"
+    work = Work(COMPACT, "order rows by the columns of the policy", 0)
+    return WorkReport(work, status=Status.FAILED, why=why)

@@ -12,7 +12,8 @@ expire              a dry run of ``expire_snapshots``                  bytes of 
 remove-orphans      a dry run of ``remove_orphans``                    bytes of storage
 ==================  =================================================  ==============================================
 
-Fail-safe: where a planner refuses the table there is no work of its kind; what makes it refuse is a finding.
+Fail-safe: where a planner refuses the table there is no work of its kind; what makes it refuse is a finding. Columns
+of the policy that the table does not have are failed work.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
+from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.snapshot.effects import Predicate
 from floeplan.snapshot.passes import evaluate_entries
 from floeplan.snapshot.reader import SnapshotReader
@@ -166,6 +168,18 @@ def compact_options(context: Context) -> RewriteOptions:
     )
     threshold = settings.delete_file_threshold
     return options if threshold is None else replace(options, delete_file_threshold=threshold)
+
+
+def refused_columns(context: Context) -> str | None:
+    """Why a compaction cannot order the rows of the table by the columns of its policy."""
+    settings = context.settings
+    if not settings.compact or not isinstance(settings.cluster, tuple):
+        return None
+    try:
+        find_strategy(settings.cluster_strategy).sort_order(settings.cluster, context.table)
+    except BadInputError as error:
+        return error.message
+    return None
 
 
 def _predict_compact(context: Context) -> Work | None:

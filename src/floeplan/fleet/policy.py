@@ -182,14 +182,18 @@ class Policy:
             TopologicalSorter(waits).prepare()
         except CycleError as error:
             tables: list[str] = error.args[1][::-1]  # now each waits for the next
-            lines = [self._after(name) for name in tables[:-1]]
+            lines = [self.line(name, "after") for name in tables[:-1]]
             steps = map("{} after {} (line {})".format, tables, tables[1:], lines)
             return lines[0], f"tables wait for each other: {', '.join(steps)}"
         return None
 
-    def _after(self, name: str) -> int:
-        """The line of the rule from which a table has its ``after``."""
-        return next(rule.line for rule in self.rules[::-1] if rule.matches(name) and "after" in rule.changes)
+    def line(self, name: str, setting: str) -> int:
+        """The line of the rule from which a table has a setting."""
+        return next(rule.line for rule in self.rules[::-1] if rule.matches(name) and setting in rule.changes)
+
+    def place(self, line: int) -> str:
+        """A line of the file as the beginning of a message."""
+        return f"{self.source}:{line}: " if self.source else ""
 
 
 def _may_be_one(name: str, other: str) -> bool:

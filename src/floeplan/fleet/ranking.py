@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heapreplace
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 
 from floeplan.fleet.policy import Budget, matches_any
 from floeplan.fleet.report import Status, TableReport, WorkReport
@@ -30,11 +31,7 @@ class Queue:
         """The most valuable work that may run now: its table and its number there."""
         waiting = ((name, at) for name in self.reports for at in self.planned(name))
         ready = [(name, at) for name, at in waiting if self._is_ready(name, at)]
-        return max(ready, key=self._rank, default=None)
-
-    def _rank(self, one: tuple[str, int]) -> tuple[bool, float, str]:
-        report = self.reports[one[0]].work[one[1]]
-        return report.work.kind == REPAIR_KIND, report.score, one[0]
+        return min(ready, key=lambda one: _place(one[0], self.reports[one[0]].work[one[1]]), default=None)
 
     def _is_ready(self, name: str, at: int) -> bool:
         """Whether no earlier work of the table and no table that comes first is waiting."""
@@ -115,22 +112,29 @@ class Spending:
         return f"the budget of {' and '.join(parts)} is spent"
 
 
+def _place(name: str, one: WorkReport) -> tuple[bool, float, str]:
+    """What comes first sorts first."""
+    return one.work.kind != REPAIR_KIND, -one.score, name
+
+
 def ranked(reports: Sequence[TableReport]) -> list[tuple[str, WorkReport]]:
-    """All work of some tables in the order in which a run does it, if no table waits for another."""
-
-    def priority(one: WorkReport, table: int) -> tuple[bool, float, int]:
-        return one.work.kind != REPAIR_KIND, -one.score, table
-
-    # The work of a table in its own order; what comes first of all is the best of the first ones.
-    waiting = [sorted(report.work, key=lambda one: (-STAGE[one.work.kind], one.score)) for report in reports]
-    heads = [priority(work[-1], table) for table, work in enumerate(waiting) if work]
-    heapify(heads)
-    done = list[tuple[str, WorkReport]]()
-    while heads:
-        table = heads[0][2]
-        done.append((reports[table].table, waiting[table].pop()))
-        if waiting[table]:
-            heapreplace(heads, priority(waiting[table][-1], table))
-        else:
-            heappop(heads)
+    """All work of some tables in the order in which a run does it."""
+    queue = Queue({report.table: report for report in reports})
+    tables = TopologicalSorter({one.table: queue.first(one.table) if one.work else [] for one in reports})
+    tables.prepare()
+    # The work of each table in its own order, the next one last.
+    waiting = {one.table: sorted(one.work, key=lambda one: (-STAGE[one.work.kind], one.score)) for one in reports}
+    done, heads = list[tuple[str, WorkReport]](), list[tuple[bool, float, str]]()
+    ready = list(tables.get_ready())
+    while ready or heads:
+        for name in ready:
+            if waiting[name]:
+                heappush(heads, _place(name, waiting[name][-1]))
+            else:
+                tables.done(name)
+        ready = list(tables.get_ready())
+        if heads and not ready:
+            name = heappop(heads)[-1]
+            done.append((name, waiting[name].pop()))
+            ready = [name]
     return done

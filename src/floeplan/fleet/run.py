@@ -168,8 +168,7 @@ class _Run:
         self._check_order(names)
         for rule in self.policy.rules:
             if self.homes and not any(map(rule.matches, self.homes)):
-                place = f"{self.policy.source}:{rule.line}: " if self.policy.source else ""
-                self.notes.append(f"{place}no table matches {', '.join(rule.match)}")
+                self.notes.append(f"{self.policy.place(rule.line)}no table matches {', '.join(rule.match)}")
         self._read_history()
         self._look(names)
         self.options.commit.step("looked")
@@ -215,8 +214,8 @@ class _Run:
         """Refuse tables that wait for each other; of patterns that overlap, only the tables show it."""
         if (cycle := self.policy.cycle(names)) is not None:
             line, problem = cycle
-            place = f"{self.policy.source}:{line}: " if self.policy.source else ""
-            raise InvalidOptionError(f"{place}{problem}", context={"policy": self.policy.source, "line": line})
+            context = {"policy": self.policy.source, "line": line}
+            raise InvalidOptionError(f"{self.policy.place(line)}{problem}", context=context)
 
     def _look(self, names: Sequence[str]) -> None:
         never = datetime.fromtimestamp(0, UTC)
@@ -235,7 +234,7 @@ class _Run:
             self.queue.reports[report.table] = report
 
     def _look_at(self, name: str) -> TableReport:
-        settings, rules = self.policy.settings(name)
+        settings, _ = self.policy.settings(name)
         now = datetime.fromtimestamp(self.options.clock(), UTC)
         listed = self.history.orphans.get(name)
         due = settings.remove_orphans and (listed is None or now - listed >= settings.orphans_every)
@@ -244,8 +243,7 @@ class _Run:
         return look_at(
             name,
             self.homes[name],
-            settings,
-            rules,
+            self.policy,
             self.history,
             reports=self._reports(),
             now_s=now.timestamp(),

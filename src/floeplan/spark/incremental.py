@@ -17,6 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType, MapType
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType
@@ -130,19 +131,33 @@ def _live_rows(file: FileScan, files: FileRows) -> RowSelection:
 
 def _without_carryovers(frame: DataFrame, schema: Schema) -> DataFrame:
     """Cancel out, one for one, rows that a snapshot deleted and inserted with equal values in every column."""
-    for field in schema.fields:
-        if any(isinstance(inner.field_type, MapType) for inner in walk(field)):
-            raise UnsupportedError(
-                f"rows with maps cannot be compared (column {field.name}); use carryovers=True",
-                context={"column": field.name},
-            )
-    # Spark groups -0.0 with 0.0; as strings they differ.
+    refuse_maps(schema)
     floats = [field for field in schema.fields if isinstance(field.field_type, FloatType | DoubleType)]
-    plain = [quoted(field.name) for field in schema.fields if field not in floats]
-    exact = [F.col(quoted(field.name)).cast("string").alias(f"__exact{field.field_id}") for field in floats]
+    keys = zip(schema.fields, exact_columns(schema), strict=True)
+    names = [key.alias(f"__exact{field.field_id}") if field in floats else key for field, key in keys]
     kept = [F.first(F.col(quoted(field.name))).alias(field.name) for field in floats]
     net = F.sum(F.when(F.col("_change_type") == INSERT, 1).otherwise(-1)).alias("__net")
-    grouped = frame.groupBy(*plain, *exact, "_change_ordinal", "_commit_snapshot_id").agg(net, *kept)
+    grouped = frame.groupBy(*names, "_change_ordinal", "_commit_snapshot_id").agg(net, *kept)
     kind = F.when(F.col("__net") > 0, F.lit(INSERT)).otherwise(F.lit(DELETE))
     copies = F.explode(F.sequence(F.lit(1), F.abs("__net")))
     return grouped.where("__net <> 0").withColumn("_change_type", kind).withColumn("__copy", copies)
+
+
+def refuse_maps(schema: Schema) -> None:
+    """Refuse rows that Spark cannot compare.
+
+    Raises:
+        UnsupportedError: A column has maps.
+    """
+    for field in schema.fields:
+        if any(isinstance(inner.field_type, MapType) for inner in walk(field)):
+            raise UnsupportedError(
+                f"rows with maps cannot be compared (column {field.name}); use fp.incremental with carryovers=True",
+                context={"column": field.name},
+            )
+
+
+def exact_columns(schema: Schema) -> list[Column]:
+    """The columns of a schema as keys to group rows by: Spark groups -0.0 with 0.0; as strings they differ."""
+    columns = ((F.col(quoted(field.name)), field.field_type) for field in schema.fields)
+    return [column.cast("string") if isinstance(kind, FloatType | DoubleType) else column for column, kind in columns]

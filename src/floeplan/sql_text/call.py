@@ -185,7 +185,7 @@ def _of_type(arguments: Arguments, name: str, kind: type) -> Any:
     """An argument that must have a type, if it is given."""
     value = arguments.get(name)
     if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        what = {int: "a number", bool: "true or false", dict: "a map", str: "a string"}[kind]
+        what = {int: "a number", bool: "true or false", dict: "a map", list: "an array", str: "a string"}[kind]
         raise BadInputError(f"{name} is {value!r} but must be {what}", context={"argument": name})
     return value
 
@@ -347,6 +347,36 @@ def _ancestors_of(table: Table, arguments: Arguments, _: SparkSession | None) ->
     return [(one.snapshot_id, one.timestamp_ms) for one in ancestors_of(newest, table.metadata)]
 
 
+_SPAN = ("start-snapshot-id", "end-snapshot-id", "start-timestamp", "end-timestamp")
+
+
+def _create_changelog_view(table: Table, arguments: Arguments, spark: SparkSession | None) -> Rows:
+    if spark is None:
+        raise BadInputError("create_changelog_view creates a view in a Spark session: pass one, as in fp.sql(spark, …)")
+    from floeplan.spark.changelog import Span, create_changelog_view
+
+    options: dict[str, str] = _of_type(arguments, "options", dict) or {}
+    for name, text in options.items():
+        if name not in _SPAN or not text.isdecimal():
+            raise BadInputError(
+                f"create_changelog_view: option {name} is {text!r}; the options are {', '.join(_SPAN)} (milliseconds)",
+                context={"option": name},
+            )
+    given = _of_type(arguments, "identifier_columns", list)
+    updates = _of_type(arguments, "compute_updates", bool)
+    view = _of_type(arguments, "changelog_view", str) or f"`{table.name()[-1]}_changes`"
+    create_changelog_view(
+        spark,
+        table,
+        view,
+        Span(*(int(options[name]) if name in options else None for name in _SPAN)),
+        updates=bool(given) if updates is None else updates,
+        identifiers=sorted(table.schema().identifier_field_names()) if given is None else given,
+        net_changes=bool(_of_type(arguments, "net_changes", bool)),
+    )
+    return [(view,)]
+
+
 _SNAPSHOTS = ("previous_snapshot_id", "current_snapshot_id")
 PROCEDURES = {
     "rewrite_data_files": _Procedure(
@@ -393,6 +423,12 @@ PROCEDURES = {
         ("snapshot_id",), (), ("source_snapshot_id", "current_snapshot_id"), _cherrypick_snapshot
     ),
     "fast_forward": _Procedure(("branch", "to"), (), ("branch_updated", "previous_ref", "updated_ref"), _fast_forward),
+    "create_changelog_view": _Procedure(
+        ("changelog_view", "options", "compute_updates", "identifier_columns", "net_changes"),
+        (),
+        ("changelog_view",),
+        _create_changelog_view,
+    ),
     "ancestors_of": _Procedure(("snapshot_id",), (), ("snapshot_id", "timestamp"), _ancestors_of),
 }
 """The procedures; arguments that only tune how Iceberg runs, such as ``use_caching``, are accepted without effect."""

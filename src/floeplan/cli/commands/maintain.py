@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from floeplan.cli import common
 from floeplan.text import counted, human_bytes
 
 if TYPE_CHECKING:
-    from floeplan.fleet.report import MaintainResult, WorkReport
+    from floeplan.fleet.report import MaintainResult, TableReport, WorkReport
 
 _STYLES = {
     "error": "bold red",
@@ -135,7 +136,7 @@ def _summary(result: MaintainResult) -> Text:
 def _work(result: MaintainResult) -> list[RenderableType]:
     """Every piece of work in its order: predicted and achieved gain side by side."""
     lines: list[RenderableType] = []
-    every = _in_order(result)
+    every = _in_order(result.tables)
     for name, one in every[:_MOST_TABLES]:
         achieved = "" if one.achieved is None else f", achieved {human_bytes(one.achieved['gain'])}"
         status = Text(f"  {one.status.value}", style=_STYLES.get(one.status.value, ""))
@@ -148,10 +149,10 @@ def _work(result: MaintainResult) -> list[RenderableType]:
     return [*lines, *([_GAINS] if every else [])]
 
 
-def _in_order(result: MaintainResult) -> list[tuple[str, WorkReport]]:
+def _in_order(tables: Sequence[TableReport]) -> list[tuple[str, WorkReport]]:
     from floeplan.fleet.ranking import ranked
 
-    return ranked(result.tables)
+    return ranked(tables)
 
 
 def draw_explained(result: MaintainResult) -> RenderableType:
@@ -171,7 +172,9 @@ def draw_explained(result: MaintainResult) -> RenderableType:
         parts += [Text(f"  waits: {text}", style="yellow") for text in table.waits]
         parts += [Text(f"  yields: {table.foreign}", style="yellow")] if table.foreign else []
         parts += [Text(f"  ! {table.error}", style="red")] if table.error else []
-    every = _in_order(result)[:_MOST_TABLES]
+    # A run does not start work that has failed already.
+    tables = [replace(one, work=tuple(work for work in one.work if work.status == "planned")) for one in result.tables]
+    every = _in_order(tables)[:_MOST_TABLES]
     parts += [Text("\norder", style="bold")] if every else []
     parts += [Text(f"  {number}. {name} {one.work.kind}") for number, (name, one) in enumerate(every, 1)]
     parts += [_GAINS] if every else []
@@ -204,6 +207,8 @@ def _setting(value: object) -> str:
 
 
 def _explained(one: WorkReport) -> Text:
+    if one.status == "failed":
+        return Text(f"  ! {one.work.kind}: {one.why}", style="red")
     learned = f", earlier work achieved {one.factor:.2f} of its prediction" if one.factor != 1.0 else ""
     gain = f"gain {human_bytes(one.work.gain)} for {human_bytes(one.work.bytes)}{learned}"
     return Text(f"  → {one.work.kind}: {one.work.reason}; {gain}")
