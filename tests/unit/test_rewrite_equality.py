@@ -120,15 +120,18 @@ def test_files_without_a_live_row_leave_nothing_behind(tmp_path: Path) -> None:
     assert table.scan().to_arrow().num_rows == 0
 
 
-def test_files_whose_deletes_cannot_be_read_are_not_planned(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("column", "value"), [("file_format", pa.array(["LANCE"], pa.large_string())), ("key_metadata", pa.array([b"k"]))]
+)
+def test_files_whose_deletes_cannot_be_read_are_not_planned(tmp_path: Path, column: str, value: pa.Array) -> None:
     """Neither by the dry run nor by the run: their rows cannot be rewritten without the delete."""
     table = made(tmp_path)
     change = equality_delete(table, [101], NEW, "a")
     entries = change.added_deletes
     assert entries is not None
-    at = entries.table.schema.get_field_index("file_format")
-    avro = entries.table.set_column(at, "file_format", pa.array(["LANCE"], pa.large_string()))
-    table = commit_change(table, replace(change, added_deletes=EntriesTable(avro, entries.partition_types))).table
+    at = entries.table.schema.get_field_index(column)
+    unreadable = entries.table.set_column(at, column, value.cast(entries.table.schema.field(at).type))
+    table = commit_change(table, replace(change, added_deletes=EntriesTable(unreadable, entries.partition_types))).table
     planned = fp.RewriteDataFilesPlanner(table, fp.RewriteOptions(rewrite_all=True)).plan_with_stats()
     assert planned.plan.skipped == {"unreadable-deletes": 2}
     assert [w.message for w in planned.warnings if w.kind == "unreadable"] == [
@@ -137,3 +140,5 @@ def test_files_whose_deletes_cannot_be_read_are_not_planned(tmp_path: Path) -> N
     done = fp.rewrite_data_files(table, options=ALL)
     assert (done.groups_failed, done.files_rewritten) == (0, 5)
     assert done.planning.plan.skipped == planned.plan.skipped
+    again = fp.RewriteDataFilesPlanner(table.refresh(), fp.RewriteOptions(rewrite_all=True)).plan()
+    assert again.skipped == planned.plan.skipped
