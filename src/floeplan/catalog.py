@@ -262,6 +262,7 @@ def _translated_errors(name: str, catalog: Catalog) -> Iterator[None]:
         raise CorruptMetadataError(message, context=context) from error
     except NoSuchTableError as error:
         if _is_view(catalog, name):
+            # Catalogs keep materialised views as views, too.
             message = f"{name} is a view in catalog {catalog.name!r}, and views are not supported: name its tables"
             raise UnknownTableError(message, kind="view", context=context) from error
         hint = _hint(catalog, name.rpartition(".")[0], name)

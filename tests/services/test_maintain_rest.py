@@ -10,9 +10,12 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
 import floeplan as fp
-from floeplan.errors import CommitConflictError
+from floeplan.errors import CommitConflictError, UnknownTableError
 from floeplan.fleet.lease import Lease, LeaseHeldError, live_claims
 from floeplan.fleet.policy import Policy
 from floeplan.fleet.run import MaintainOptions, run_maintenance
@@ -83,3 +86,17 @@ def test_a_second_run_leaves_a_table_that_is_worked_on(lake: Catalog) -> None:
     assert len(table.inspect.files()) == 1
     assert sorted(fp.plan_scan(table).to_arrow()["id"].to_pylist()) == list(range(12))
     assert len(fp.plan_scan(lake.load_table("ops.runs")).to_arrow()) > 1
+
+
+def test_a_view_is_named_as_such_and_is_no_table_to_maintain(lake: Catalog) -> None:
+    schema = Schema(NestedField(1, "id", LongType(), required=False))
+    query = SQLViewRepresentation(type="sql", sql="SELECT id FROM db.small", dialect="spark")
+    version = ViewVersion(
+        version_id=1, schema_id=0, representations=[ViewRepresentation(query)], default_namespace=("db",)
+    )
+    lake.create_view("db.recent", schema, version)
+    with pytest.raises(UnknownTableError, match=r"db\.recent is a view in catalog 'rest'") as raised:
+        fp.load_table("db.recent", lake)
+    assert raised.value.kind == "view"
+    report = run_maintenance(MaintainOptions(policy=Policy(runs=None), dry_run=True), catalog=lake)
+    assert [one.table for one in report.tables] == ["db.small"]
