@@ -141,8 +141,8 @@ def test_the_changelog_view_has_the_rows_of_iceberg(spark: SparkSession, local_c
     )
     more = ("", ", net_changes => true", ", identifier_columns => array('id', 'n')", ", compute_updates => true")
     kinds = set[str]()
-    for span, what in product(spans, more):
-        if what.endswith("compute_updates => true") and span in ("", spans[3]):
+    for span, what in (*product(spans[:3], more), *product(spans[3:], more[:1])):
+        if what.endswith("compute_updates => true") and not span:
             continue  # two rows of the id 23 were inserted, so that the id does not identify rows there
         arguments = f"(table => '{name}', options => map({span}){what}"
         spark.sql(f"CALL local.system.create_changelog_view{arguments}, changelog_view => 'theirs')")
