@@ -18,6 +18,7 @@ Modules in reading order:
 - ``exchange``: Python tasks that move Arrow tables through a shuffle.
 - ``planning``: evaluates manifests in Spark tasks.
 - ``incremental``: appended rows and changelogs between snapshots.
+- ``changelog``: the views of Iceberg's procedure ``create_changelog_view``, with updates and net changes.
 - ``metadata_tables``: snapshots, manifests, entries, files and partitions as DataFrames.
 - ``jvm``: Spark's internal APIs, wrapped; which DataFrames are small.
 
