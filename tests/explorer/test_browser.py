@@ -50,6 +50,11 @@ FIRST_CELL = """() => {
     const [x, y] = echarts.getInstanceByDom(place).convertToPixel({ seriesIndex: 0 }, [0, 0]);
     return { x, y };
 }"""
+LANE_LABELS = """() => {
+    const map = [...document.querySelectorAll(".chart")].map(echarts.getInstanceByDom).find((one) => one);
+    const { data, axisLabel } = map.getOption().yAxis[0];
+    return data.map(axisLabel.formatter);
+}"""
 AUDIT = AuditResult(queries=3, runs=40, unreadable=0, bytes_kept=9_000_000, flagged_total=1, flagged=(FINDING,))
 
 
@@ -171,6 +176,7 @@ def test_specs_without_live_files_are_folded_and_counts_have_their_total(browser
     wide = page.get_by_role("region", name="What each spec keeps").first
     assert wide.evaluate("one => one.scrollWidth > one.clientWidth")
     assert "local" in wide.evaluate("one => getComputedStyle(one).backgroundAttachment")
+    assert page.evaluate(LANE_LABELS) == ["unpartitioned", "ap", "eu", "us"], "names of fields would hide the values"
     page.screenshot(path=tmp_path / "plan.png", full_page=True)
     page.goto(f"{site}#/history")
     expect(page.locator(".line li:visible")).to_have_count(3)

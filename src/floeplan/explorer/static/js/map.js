@@ -98,6 +98,7 @@
         const colours = cells.lane.map((lane, at) => colourOf(map, state, mode, highest, lane, at));
         const labels = map.untimed ? ["?", ...map.axis.labels] : map.axis.labels;
         const shift = map.untimed ? 1 : 0;
+        const narrow = window.innerWidth < 560;
         return {
             ...F.base(),
             animation: false,
@@ -111,8 +112,9 @@
                 axisLabel: {
                     color: F.colour("soft"),
                     fontSize: 12,
-                    width: window.innerWidth < 560 ? 84 : 190,
+                    width: narrow ? 84 : 190,
                     overflow: "truncate",
+                    formatter: narrow ? valuesOnly : null,
                     interval: 0,
                 },
             }),
@@ -143,6 +145,11 @@
                 },
             ],
         };
+    }
+
+    /** A lane without the names of its fields, which would leave no room for their values; the tooltip has both. */
+    function valuesOnly(label) {
+        return label.replace(/(^|, | … )[^=,…]+=/g, "$1");
     }
 
     function colourOf(map, state, mode, highest, lane, at) {
