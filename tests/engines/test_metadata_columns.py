@@ -59,7 +59,7 @@ def test_values_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog
             f"SELECT {', '.join(columns)} FROM {{t}} WHERE _pos < 3 AND _spec_id >= 0",
             "SELECT a.pk, a._file, b._pos FROM {t} a JOIN {t} b ON a.pk = b.pk AND a._pos = b._pos WHERE a.pk > 3",
             "SELECT pk, _file, _deleted FROM {t} WHERE _deleted OR pk < 5",
-            *(f"SELECT pk, _file FROM {{t}} WHERE {condition}" for condition in of_partitions(expected)),
+            *(f"SELECT pk, _file FROM {{t}} WHERE {condition}" for condition in of_partitions(expected)[::3]),
         ):
             ours = fp.sql(query.format(t=made.identifier), spark=spark, catalog=local_catalog).toArrow().to_pylist()
             theirs = spark.sql(query.format(t=made.name)).toArrow().to_pylist()
@@ -94,7 +94,8 @@ def of_partitions(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         for name, value in (row["_partition"] or {}).items():
             if value is not None:
-                literal = {str: f"'{value}'", date: f"DATE '{value}'"}.get(type(value), str(value))
+                text = value.hex() if isinstance(value, bytes) else value
+                literal = {str: f"'{text}'", date: f"DATE '{text}'", bytes: f"X'{text}'"}.get(type(value), str(text))
                 found[name] = f"_partition.{name} = {literal}"
             found.setdefault(name, f"_partition.{name} IS NULL")
     return [*found.values(), "_partition IS NULL"]
