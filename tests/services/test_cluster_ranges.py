@@ -33,6 +33,9 @@ SPECULATION = DRIVER | {
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.efficiency.enabled": "false",
 }
+TOLERANT = DRIVER | {"spark.excludeOnFailure.enabled": "true"}
+"""An executor that shuts down refuses tasks for a moment. Spark sends it the same task again at once, and fails the job
+after four times, unless executors are excluded for the tasks that failed on them."""
 BY = {"shuffle": ("v", "name"), "range-reads": ("id",)}
 
 
@@ -63,7 +66,7 @@ def started() -> Iterator[ExitStack]:
 
 @pytest.fixture(scope="module")
 def cluster(cluster_url: str) -> Iterator[Client]:
-    with client(cluster_url, DRIVER) as opened:
+    with client(cluster_url, TOLERANT) as opened:
         yield opened
 
 
