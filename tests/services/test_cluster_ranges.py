@@ -33,9 +33,10 @@ SPECULATION = DRIVER | {
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.efficiency.enabled": "false",
 }
-TOLERANT = DRIVER | {"spark.excludeOnFailure.enabled": "true"}
+TOLERANT = DRIVER | {"spark.excludeOnFailure.taskAndStage.enabled": "true"}
 """An executor that shuts down refuses tasks for a moment. Spark sends it the same task again at once, and fails the job
-after four times, unless executors are excluded for the tasks that failed on them."""
+after four times, unless executors are excluded for the tasks that failed on them; only for these, not for the tests that
+follow."""
 BY = {"shuffle": ("v", "name"), "range-reads": ("id",)}
 
 
