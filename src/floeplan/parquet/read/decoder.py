@@ -107,12 +107,15 @@ def decode_row_groups(
     flat = FlatColumns(source, footer, groups, pieces, kept)
     decode = partial(flat.decode, keep_dictionaries=keep_dictionaries)
     if threads and len(leaves) > 1:
+        sizes = [-int(chunk.total_uncompressed_size[groups].sum()) for chunk in chunks]
+        # The largest first: one that begins last would end alone.
+        ordered = [leaf for _, leaf in sorted(zip(sizes, leaves, strict=True))]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            decoded = list(pool.map(decode, leaves))
+            decoded = dict(zip(ordered, pool.map(decode, ordered), strict=True))
     else:
-        decoded = list(map(decode, leaves))
+        decoded = {leaf: decode(leaf) for leaf in leaves}
     fields = {leaf: at for at, node in enumerate(footer.columns.root.children) for leaf in node.leaf_indexes}
-    columns = {fields[leaf]: column for leaf, column in zip(leaves, decoded, strict=True) if column is not None}
+    columns = {fields[leaf]: column for leaf, column in decoded.items() if column is not None}
     others = [leaf for leaf in leaves if fields[leaf] not in columns]
     if others:
         tables = _decode_with_pyarrow(source, footer, others, groups, pieces, threads=threads)
