@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import requests
 from pyiceberg.catalog.rest import RestCatalog
@@ -16,6 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
+    ForbiddenError,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
@@ -175,6 +177,32 @@ def test_what_the_server_would_misread_is_refused(table: Table, catalog: RestCat
     assert requests.post(f"{uri}/v1/namespaces/db/register", json=elsewhere).status_code == 403
 
 
+def test_new_metadata_is_written_in_the_allowed_stores_only(table: Table, catalog: RestCatalog, uri: str) -> None:
+    elsewhere = {"write.metadata.path": "hdfs://elsewhere:8020/metadata"}
+    with pytest.raises(ForbiddenError, match="outside the stores"):
+        table.transaction().set_properties(elsewhere).commit_transaction()
+    with pytest.raises(ForbiddenError, match="outside the stores"):
+        catalog.create_table("db.far", ROWS.schema, properties=elsewhere)
+    catalog.create_namespace("far", {"location": "hdfs://elsewhere:8020/far"})
+    with pytest.raises(ForbiddenError, match="outside the stores"):
+        catalog.create_table("far.t", ROWS.schema)
+    assert (catalog.list_tables("far"), table.refresh().properties) == ([], {})
+
+
+def test_a_purge_deletes_no_files_outside_the_table(table: Table, catalog: RestCatalog, tmp_path: Path) -> None:
+    imported = tmp_path / "imported.parquet"
+    pq.write_table(ROWS, imported)
+    other = catalog.create_table("db.imports", ROWS.schema)
+    other.add_files([str(imported)])
+    catalog.purge_table("db.imports")
+    assert imported.exists()
+    assert not Path(other.metadata_location.removeprefix("file://")).exists()
+    table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
+    with pytest.raises(BadRequestError, match=r"gc\.enabled"):
+        catalog.purge_table("db.events")
+    assert table.refresh().scan().to_arrow().num_rows == 200
+
+
 def test_what_is_not_served_is_neither_advertised_nor_answered(uri: str) -> None:
     config = requests.get(f"{uri}/v1/config").json()
     assert config["overrides"] == {MODE_KEY: "server"}
@@ -272,7 +300,9 @@ def test_client_reports_are_recorded(table: Table, uri: str, floeplan_home: Path
     assert [record["report-type"] for record in records(floeplan_home)] == ["commit-report"]
 
 
-@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Accept-Language": "fo"}]
+)
 def test_web_pages_of_other_sites_are_refused(uri: str, headers: dict[str, str]) -> None:
     created = requests.post(f"{uri}/v1/namespaces", json={"namespace": ["evil"]}, headers=headers)
     assert created.status_code == 403

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 from collections.abc import Iterator
@@ -203,6 +204,35 @@ def test_an_upstream_that_plans_keeps_planning(behind: Upstream, loaded: dict[st
     with server(behind, replace_planning=True) as uri:
         assert "from" not in requests.post(f"{uri}{TABLE}/plan", json={}).json()
         assert requests.get(f"{uri}{TABLE}").json()["config"][MODE_KEY] == "server"
+
+
+def test_an_instance_that_has_seen_no_configuration_leaves_the_mode_of_an_upstream_that_plans(
+    behind: Upstream, loaded: dict[str, Any]
+) -> None:
+    behind.answer(CONFIG, {"defaults": {}, "overrides": {}, "endpoints": [LOAD, PLAN, TASKS]})
+    enforced = loaded | {"config": {MODE_KEY: "server"}}
+    for path in (TABLE, "/v1/namespaces/a.b/tables"):
+        behind.answer(path, enforced)
+    with server(behind, policy=PlanningPolicy()) as uri:
+        assert requests.get(f"{uri}{TABLE}").json() == enforced
+    with server(behind, policy=PlanningPolicy()) as uri:
+        assert requests.post(f"{uri}/v1/namespaces/a.b/tables", json={"name": "t"}).json() == enforced
+    behind.answer(CONFIG, {"error": {"code": 400, "type": "X", "message": "no warehouse"}}, 400)
+    with server(behind, policy=PlanningPolicy()) as uri:
+        assert requests.get(f"{uri}{TABLE}").json() == enforced
+        behind.answer(TABLE, loaded)
+        assert requests.get(f"{uri}{TABLE}").json()["config"][MODE_KEY] == "client"
+
+
+@pytest.mark.parametrize("target", ["/v1/../admin", "/v1/%2e%2e/%2E%2e/admin", "/v1/namespaces/%2F../x", "admin", "*"])
+def test_a_path_cannot_leave_the_path_of_the_upstream_catalog(behind: Upstream, target: str) -> None:
+    with server(behind) as uri:
+        connection = http.client.HTTPConnection(uri.removeprefix("http://"))
+        connection.putrequest("GET", target)
+        connection.endheaders()
+        assert connection.getresponse().status == 400
+        connection.close()
+    assert behind.received == []
 
 
 def test_without_knowing_whether_upstream_plans_nothing_is_planned(behind: Upstream, loaded: dict[str, Any]) -> None:

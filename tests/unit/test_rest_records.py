@@ -82,6 +82,11 @@ def test_equal_literals_have_equal_digests() -> None:
     assert hidden[0] == hidden[1] != hidden[2]
 
 
+def test_literals_of_the_newer_form_are_hidden_on_either_side() -> None:
+    forms = ({"left": {"type": "reference", "name": "a"}, "right": "secret"}, {"left": "secret", "right": 7})
+    assert "secret" not in json.dumps([redacted_report({"filter": {"type": "eq", **form}}) for form in forms])
+
+
 def test_explain_plan(table: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "audit"
     plan_id = record(table, folder)

@@ -71,6 +71,7 @@ def test_incremental_requests() -> None:
         ({"snapshot-id": 2**63}, "snapshot-id"),
         ({"snapshot-id": 1.0}, "snapshot-id"),
         ({"min-rows-requested": "all"}, "min-rows-requested"),
+        ({"min-rows-requested": -1}, "min-rows-requested is negative"),
         ({"case-sensitive": "yes"}, "case-sensitive"),
         ({"use-snapshot-schema": 1}, "use-snapshot-schema"),
         ({"select": "id"}, "select"),

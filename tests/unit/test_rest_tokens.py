@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from floeplan.errors import BadInputError
 from floeplan.rest import tokens
@@ -41,6 +42,19 @@ def test_tokens_are_short_and_tell_nothing() -> None:
     assert sealed() != sealed(), "a nonce is never used twice"
 
 
+def test_every_token_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[bytes] = []
+
+    def noted(key: bytes) -> AESGCM:
+        used.append(key)
+        return AESGCM(key)
+
+    monkeypatch.setattr(tokens, "AESGCM", noted)
+    for _ in range(3):
+        sealed()
+    assert len({*used, *KEYS.keys.values()}) == 5
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
@@ -52,8 +66,8 @@ def test_tokens_are_short_and_tell_nothing() -> None:
         lambda token: token[::-1],
         lambda token: "é" + token[1:],
         lambda token: "A" * (tokens.MAX_TOKEN + 1),
-        lambda token: base64.urlsafe_b64encode(b"\x01\xff").decode(),
-        lambda token: base64.urlsafe_b64encode(b"\x02" + base64.urlsafe_b64decode(token + "==")[1:]).decode(),
+        lambda token: base64.urlsafe_b64encode(b"\x02\xff").decode(),
+        lambda token: base64.urlsafe_b64encode(b"\x01" + base64.urlsafe_b64decode(token + "==")[1:]).decode(),
     ],
 )
 def test_damaged_tokens_are_refused(damaged: Callable[[str], str]) -> None:

@@ -34,6 +34,7 @@ from floeplan.rest.wire import (
     UpstreamRefusedError,
     caller,
     encoded_response,
+    is_plain,
     json_object,
     json_response,
     limited_body,
@@ -133,6 +134,8 @@ class PlanningApp:
             ).response()
 
     async def _answer(self, request: Request, target: TablePath | None) -> Response:
+        if not is_plain(raw_path(request)):
+            raise RestError(400, "BadRequestException", "the path is not absolute or has . or ..", cause="endpoint")
         if target is None or not target.action:
             return await self.backend.respond(request, target)
         if target.action == "metrics":

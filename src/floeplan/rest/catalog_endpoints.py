@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 
 from cachetools import LRUCache
 from pydantic import TypeAdapter
-from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog
+from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
@@ -32,7 +32,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import StagedTable, Table
@@ -44,7 +44,8 @@ from sqlalchemy import bindparam
 from starlette.requests import Request
 from starlette.responses import Response
 
-from floeplan.metadata.files import read_file
+from floeplan.maintenance.expire import reachable_files, refuse_shared_files
+from floeplan.metadata.files import TableFiles, guarded_reads, read_file
 from floeplan.rest.limits import AllowedStores, ServerLimits, retrieve_exception
 from floeplan.rest.policy import MODE_KEY, PlanningPolicy, has_float_partitions
 from floeplan.rest.wire import (
@@ -354,7 +355,7 @@ class CatalogBackend:
         properties = _checked_properties(checked_strings(body.get("properties")))
         location = body.get("location")
         if location is not None:
-            self._stores.check(str(location), self._catalog.properties.get(WAREHOUSE_LOCATION))
+            self._check_store(str(location))
         self._check_namespace(levels)
         self._check_new(name)
         _check_defaults(body.get("schema"))
@@ -367,11 +368,16 @@ class CatalogBackend:
         }
         if body.get("stage-create"):
             return self._staged(name, given)
-        with writable_metadata(
-            load_file_io(self._catalog.properties, self._catalog.properties.get(WAREHOUSE_LOCATION))
-        ):
+        with writable_metadata(self._io(), self._check_store):
             table = self._catalog.create_table(name, **given)
         return tagged(encoded_response(self._loaded(table), ""), self._tag(table))
+
+    def _io(self) -> FileIO:
+        return load_file_io(self._catalog.properties, self._catalog.properties.get(WAREHOUSE_LOCATION))
+
+    def _check_store(self, location: str) -> None:
+        """Refuse a location that the catalog may not name; properties of tables and namespaces name some too."""
+        self._stores.check(location, self._catalog.properties.get(WAREHOUSE_LOCATION))
 
     def _check_new(self, name: Identifier) -> None:
         if self._catalog.table_exists(name):
@@ -391,7 +397,7 @@ class CatalogBackend:
 
     def _register(self, levels: Identifier, body: Mapping[str, Any]) -> Response:
         name, location = (*levels, checked_name(body.get("name"))), str(body.get("metadata-location"))
-        self._stores.check(location, self._catalog.properties.get(WAREHOUSE_LOCATION))
+        self._check_store(location)
         # Before PyIceberg loads the table and does what its properties say.
         metadata = json_object(self._metadata_file(location))
         _checked_properties(checked_strings(metadata.get("properties")))
@@ -408,11 +414,22 @@ class CatalogBackend:
         return Response(status_code=204)
 
     def _drop_table(self, name: Identifier, purge: bool) -> Response:
-        if purge:
+        if purge and isinstance(self._catalog, MetastoreCatalog):
+            self._purge(name)
+        elif purge:
             self._catalog.purge_table(name)
         else:
             self._catalog.drop_table(name)
         return Response(status_code=204)
+
+    def _purge(self, name: Identifier) -> None:
+        """Drop a table and delete its files; metadata can name files of others, which PyIceberg would delete too."""
+        table = self._catalog.load_table(name)
+        refuse_shared_files(table.metadata, "purge the table")
+        with guarded_reads(lambda location: self._stores.check(location, table.metadata_location)):
+            paths = reachable_files(table, trust_lists=True).to_pylist()
+        self._catalog.drop_table(name)
+        TableFiles.of(table).remove(paths)
 
     def _commit(self, name: Identifier, body: Mapping[str, Any]) -> Response:
         raw_updates, raw_requirements = body.get("updates") or [], body.get("requirements") or []
@@ -423,11 +440,11 @@ class CatalogBackend:
             if update.get("action") == "set-properties":
                 _checked_properties(checked_strings(update.get("updates")))
             elif update.get("action") == "set-location":
-                self._stores.check(str(update.get("location")), self._catalog.properties.get(WAREHOUSE_LOCATION))
+                self._check_store(str(update.get("location")))
         creates = any(requirement.get("type") == "assert-create" for requirement in raw_requirements)
         if not creates and not self._catalog.table_exists(name):
             raise NoSuchTableError(f"Table does not exist: {'.'.join(name)}")
-        io = load_file_io(self._catalog.properties, self._catalog.properties.get(WAREHOUSE_LOCATION))
+        io = self._io()
         # Only its name is used: the catalog loads the table itself and checks the requirements against that.
         named = StagedTable(
             name,
@@ -436,7 +453,7 @@ class CatalogBackend:
             io,
             self._catalog,
         )
-        with writable_metadata(io):
+        with writable_metadata(io, self._check_store):
             committed = self._catalog.commit_table(named, requirements, updates)
         metadata = self._metadata_file(committed.metadata_location)
         head = json.dumps({"metadata-location": committed.metadata_location}).encode()[:-1]
@@ -444,8 +461,13 @@ class CatalogBackend:
 
 
 def _refuse_browsers(request: Request) -> None:
-    """Refuse what a page of another site sends: this mode has no authentication that such a request would lack."""
-    if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
+    """Refuse what a web page sends: this mode has no authentication that such a request would lack.
+
+    A page whose host name has been rebound to this address sends its reads as of the same site, without ``Origin``;
+    browsers, and no catalog clients, name a language.
+    """
+    named = any(name in request.headers for name in ("origin", "accept-language"))
+    if named or request.headers.get("sec-fetch-site", "none") != "none":
         raise RestError(403, "ForbiddenException", "requests of web pages are refused", cause="browser")
 
 

@@ -17,6 +17,7 @@ import asyncio
 import hashlib
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -202,6 +203,7 @@ class ProxyBackend:
             headers = [pair for pair in headers if pair[0].lower() != b"if-none-match"]
             if f'{mark}"' in known:
                 headers.append((b"if-none-match", known.replace(f'{mark}"', '"').encode("latin-1")))
+        await self._learn_once(request)
         response = await self._send("GET", request, headers)
         if response.status_code == 304:
             return passed(response, etag_mark=mark)
@@ -209,6 +211,7 @@ class ProxyBackend:
 
     async def _created(self, request: Request, path: str) -> Response:
         body = await limited_body(request, _CREATED_BYTES)
+        await self._learn_once(request)
         response = await self._send("POST", request, decodable(request.headers.raw), body)
         namespace = path.rpartition("/namespaces/")[2].partition("/")[0]
         name = json_object(body).get("name", "") if response.status_code == 200 else ""
@@ -217,8 +220,9 @@ class ProxyBackend:
 
     async def _with_mode(self, request: Request, response: httpx.Response, name: str, etag_mark: str) -> Response:
         """The response of a loaded table, with its mode in ``config``; others are passed on."""
-        upstream = self._known_config()
-        if response.status_code != 200 or (upstream.plans and not self._options.replace_planning):
+        # Whether the upstream catalog plans does not depend on the warehouse.
+        upstream_plans = any(each.plans for each in self._configs.values())
+        if response.status_code != 200 or (upstream_plans and not self._options.replace_planning):
             return passed(response)
         text = await asyncio.to_thread(self._text_with_mode, response.text, name)
         return edited(response, text, request, etag_mark)
@@ -232,7 +236,10 @@ class ProxyBackend:
             metadata.get("properties") or {},
             float_partitions=has_float_partitions(metadata),
         )
-        return members.replaced("config", dict(members.values.get("config") or {}) | {MODE_KEY: mode})
+        config = dict(members.values.get("config") or {})
+        if MODE_KEY in config and not self._configs and not self._options.replace_planning:
+            return text  # it is not known whether the upstream catalog plans, but it has a mode of its own
+        return members.replaced("config", config | {MODE_KEY: mode})
 
     # --- planning
 
@@ -334,9 +341,11 @@ class ProxyBackend:
             )
             raise unavailable(message, "upstream")
 
-    def _known_config(self) -> UpstreamConfig:
-        """Any configuration; whether the upstream catalog plans does not depend on the warehouse."""
-        return next((each for each in self._configs.values() if each.plans), UpstreamConfig())
+    async def _learn_once(self, request: Request) -> None:
+        """Ask for a configuration before a mode is sent: that of an upstream catalog that plans must stay."""
+        if not self._configs and not self._options.replace_planning:
+            with suppress(RestError):  # a table can be loaded nevertheless
+                await self._learn(request)
 
     def _separators(self) -> tuple[str, ...]:
         return tuple({"\x1f", *(each.separator for each in self._configs.values())})

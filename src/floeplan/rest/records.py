@@ -99,7 +99,8 @@ def redacted_report(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hidden(value: Any, key: str) -> Any:
-    if key == "value":
+    # The newer form of the specification has a literal on either side; a name there is hidden with it.
+    if key == "value" or (key in ("left", "right") and not isinstance(value, bool | dict | list)):
         return _digest(value)
     if key == "values" and isinstance(value, list):
         return [_digest(item) for item in value]

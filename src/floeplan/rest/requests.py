@@ -83,6 +83,8 @@ class PlanTableScanRequest:
             end_snapshot_id=_number(document, "end-snapshot-id"),
             stats_fields=_names(document, "stats-fields"),
         )
+        if (request.min_rows_requested or 0) < 0:  # taken for few rows, the plan would lose files
+            raise BadInputError("min-rows-requested is negative", context={"key": "min-rows-requested"})
         if request.start_snapshot_id is not None and request.end_snapshot_id is None:
             raise BadInputError("start-snapshot-id needs an end-snapshot-id")
         if request.snapshot_id is not None and request.incremental:

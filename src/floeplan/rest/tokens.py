@@ -5,8 +5,10 @@ holds the request, the range of files, the snapshot, the schemas that names were
 principal, the table's UUID and the version of the plan format are authenticated with it but not stored: a token opens
 only for the caller and the table it was made for.
 
-Layout: ``base64url(version ‖ length of the key id ‖ key id ‖ nonce ‖ AES-256-GCM(zlib(JSON)))``. Literals of the
-filter are inside, so a token is encrypted, not only signed.
+Layout: ``base64url(version ‖ length of the key id ‖ key id ‖ salt ‖ AES-256-GCM(zlib(JSON)))``. Literals of the
+filter are inside, so a token is encrypted, not only signed. Each token has a key of its own, derived from the key of
+the ring and the salt: one key with random nonces must not encrypt more than 2³² tokens, which a busy server makes in
+days.
 
 Every token repeats the filter. Pages are larger where the filter is (``rest.planner``), so that tokens stay a small
 fraction of a plan. Keys rotate by id: a ``KeyRing`` encrypts with its first key and decrypts with all of them. Replace
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import json
 import os
 import time
@@ -43,8 +46,11 @@ MAX_TOKEN = 2 * 1024 * 1024
 MAX_CONTENT = 16 * 1024 * 1024
 """Bytes of a token after decompression; a request body is far smaller."""
 
-_NONCE_BYTES = 12
-_VERSION = 1
+_SALT_BYTES = 24
+_NONCE = bytes(12)
+"""Each key encrypts once."""
+
+_VERSION = 2
 
 
 class NoSuchPlanTaskError(BadInputError):
@@ -138,10 +144,10 @@ class KeyRing:
         }
         name, key = next(iter(self.keys.items()))
         header = bytes([_VERSION, len(name.encode())]) + name.encode()
-        nonce = os.urandom(_NONCE_BYTES)
+        salt = os.urandom(_SALT_BYTES)
         plain = zlib.compress(json.dumps(content, separators=(",", ":")).encode())
-        sealed = AESGCM(key).encrypt(nonce, plain, _bound_to(header, principal, table_uuid))
-        return base64.urlsafe_b64encode(header + nonce + sealed).rstrip(b"=").decode()
+        sealed = _cipher(key, salt).encrypt(_NONCE, plain, _bound_to(header, principal, table_uuid))
+        return base64.urlsafe_b64encode(header + salt + sealed).rstrip(b"=").decode()
 
     def open(self, token: str, *, principal: str, table_uuid: str) -> PlanTask:
         """The task of a token.
@@ -165,16 +171,21 @@ class KeyRing:
             raise NoSuchPlanTaskError
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         size = 2 + raw[1]
-        header, nonce, sealed = raw[:size], raw[size : size + _NONCE_BYTES], raw[size + _NONCE_BYTES :]
+        header, salt, sealed = raw[:size], raw[size : size + _SALT_BYTES], raw[size + _SALT_BYTES :]
         if header[0] != _VERSION:
             raise NoSuchPlanTaskError
         key = self.keys[header[2:].decode()]
-        plain = AESGCM(key).decrypt(nonce, sealed, _bound_to(header, principal, table_uuid))
+        plain = _cipher(key, salt).decrypt(_NONCE, sealed, _bound_to(header, principal, table_uuid))
         inflater = zlib.decompressobj()
         content = inflater.decompress(plain, MAX_CONTENT)
         if inflater.unconsumed_tail:
             raise NoSuchPlanTaskError
         return content
+
+
+def _cipher(key: bytes, salt: bytes) -> AESGCM:
+    """The cipher of one token."""
+    return AESGCM(hmac.digest(key, salt, "sha256"))
 
 
 def _bound_to(header: bytes, principal: str, table_uuid: str) -> bytes:

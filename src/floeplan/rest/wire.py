@@ -111,6 +111,11 @@ def raw_path(request: Request) -> str:
     return raw.partition(b"?")[0].decode("latin-1")
 
 
+def is_plain(path: str) -> bool:
+    """Whether a path names what it says: with ``..`` it could leave the path of the upstream catalog."""
+    return path.startswith("/") and not {".", ".."} & set(unquote(path).split("/"))
+
+
 class RestError(Exception):
     """An error response of the protocol.
 

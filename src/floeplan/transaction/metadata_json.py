@@ -32,6 +32,7 @@ from floeplan.format4 import is_relative
 from floeplan.metadata.files import read_file
 
 _io: ContextVar[FileIO | None] = ContextVar("floeplan_metadata_io", default=None)
+_check: ContextVar[Callable[[str], None] | None] = ContextVar("floeplan_metadata_check", default=None)
 _MOST_NAMED = 5
 _GZIP = b"\x1f\x8b"
 _CODEC = "write.metadata.compression-codec"
@@ -42,18 +43,20 @@ _NO_SNAPSHOT = -1
 
 
 @contextmanager
-def writable_metadata(io: FileIO) -> Iterator[None]:
+def writable_metadata(io: FileIO, check: Callable[[str], None] | None = None) -> Iterator[None]:
     """Let catalogs serialise table metadata of every format, provided that nothing is lost.
 
     Args:
         io: Reads the metadata file that the new one replaces.
+        check: Sees the location of each metadata file before it is written, and may raise.
     """
     _guard_models()
-    token = _io.set(io)
+    tokens = _io.set(io), _check.set(check)
     try:
         yield
     finally:
-        _io.reset(token)
+        _io.reset(tokens[0])
+        _check.reset(tokens[1])
 
 
 @cache
@@ -75,6 +78,9 @@ def _with_codec(usual: Callable[..., str]) -> Callable[..., str]:
                 "catalog",
                 context={"property": _PATH},
             )
+        check = _check.get()
+        if check is not None:
+            check(found)
         codec = self.table_properties.get(_CODEC, "none").strip().lower()
         if _io.get() is None or codec == "none":
             return found
