@@ -22,7 +22,7 @@ from pathlib import Path
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.serializers import NOOP_COMPRESSOR, Compressor, FromByteStream, GzipCompressor, ToOutputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import Identifier
@@ -31,8 +31,10 @@ from floeplan.errors import UnsupportedError
 
 METADATA_SUFFIX = ".metadata.json"
 HINT = "version-hint.text"
-_CODECS = ("", ".gz")
-_VERSION = re.compile(r"v(\d+)(?:\.gz)?\.metadata\.json")
+_ENDINGS = (METADATA_SUFFIX, f".gz{METADATA_SUFFIX}", f"{METADATA_SUFFIX}.gz")
+"""Of a version, plain and compressed; the last one is read only, Iceberg no longer writes it."""
+_COMPRESSED = _ENDINGS[1:]
+_VERSION = re.compile(r"v(\d+)(?:(?:\.gz)?\.metadata\.json|\.metadata\.json\.gz)")
 _NUMBERED = re.compile(r"(\d+)-[^/]*\.metadata\.json")
 _log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ def _hinted(home: str, hint: str, io: FileIO) -> str | None:
         return named if hint and io.new_input(named).exists() else None
     newest, version = None, int(hint)
     while True:
-        names = (f"{home}/v{version}{codec}{METADATA_SUFFIX}" for codec in _CODECS)
+        names = (f"{home}/v{version}{ending}" for ending in _ENDINGS)
         found_next = next((name for name in names if io.new_input(name).exists()), None)
         if found_next is None:
             return newest
@@ -116,7 +118,9 @@ class FolderCatalog(NoopCatalog):
         io = load_file_io(dict(self.properties), self.folder)
         try:
             location = newest_metadata(self.folder, io, warn=False)  # whoever opened the folder was warned
-            metadata = FromInputFile.table_metadata(io.new_input(location))
+            with io.new_input(location).open() as stream:
+                compression: Compressor = GzipCompressor() if location.endswith(_COMPRESSED) else NOOP_COMPRESSOR
+                metadata = FromByteStream.table_metadata(stream, compression=compression)
         except FileNotFoundError as error:
             raise NoSuchTableError(f"{self.folder} has no table metadata") from error
         return Table((self.folder,), metadata, location, load_file_io(dict(self.properties), location), self)
@@ -148,7 +152,7 @@ class FolderCatalog(NoopCatalog):
         prefix = current.metadata_location.rsplit("/", 1)[0]
         ToOutputFile.table_metadata(new, current.io.new_output(f"{prefix}/{temporary.name}"))
         try:
-            if any((home / f"v{version}{other}{METADATA_SUFFIX}").exists() for other in _CODECS):
+            if any((home / f"v{version}{ending}").exists() for ending in _ENDINGS):
                 raise FileExistsError(name)
             # A hard link fails if the name is taken, which a rename within POSIX does not.
             os.link(temporary, home / name)

@@ -79,6 +79,28 @@ def test_spark_reads_repaired_late_deletes(spark: SparkSession, local_catalog: S
     assert spark_rows(spark, "foreign.late") == every
 
 
+def test_late_deletes_are_found_where_spark_has_moved_rows(spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    """Spark always rewrites files into the current spec, and its snapshots do not say from which one."""
+    table = create_table(local_catalog, rows=[], name="foreign.late_by_spark")
+    for first, part in ((0, "a"), (10, "b"), (20, "a")):
+        table = upsert(table, rows_of(first, first + 10, part))
+    spark.sql("ALTER TABLE local.foreign.late_by_spark ADD PARTITION FIELD bucket(4, id)")
+    spark.sql(
+        "CALL local.system.rewrite_data_files(table => 'foreign.late_by_spark', "
+        "options => map('rewrite-all', 'true', 'remove-dangling-deletes', 'true'))"
+    )
+    table = upsert(table.refresh(), rows_of(0, 5, "a") + rows_of(40, 45, "a"))
+    doubled = spark_rows(spark, "foreign.late_by_spark")
+    assert len(doubled) == 40
+    for _ in range(2):  # a rewrite keeps what proves it
+        (found,) = [one for one in doctor(table.refresh()).findings if one.kind == "late-equality-deletes"]
+        assert (found.severity, found.fix, found.spec_id) == ("error", None, 0)
+        assert "without deleting 5 rows that moved: delete those rows" in found.message
+        fp.rewrite_data_files(table, options={"min-input-files": "100"})
+    doctor(table.refresh(), repair=True)
+    assert spark_rows(spark, "foreign.late_by_spark") == doubled, "from which spec the rows came is not proven"
+
+
 def test_metadata_as_the_table_asks_for_is_read_and_continued_by_spark(
     spark: SparkSession, local_catalog: SqlCatalog
 ) -> None:

@@ -174,21 +174,24 @@ def test_compressed_metadata_and_a_plain_path_are_the_same_table(tmp_path: Path)
         assert load_table(location).metadata == made.metadata
 
 
-@pytest.mark.parametrize("codec", ["", ".gz"])
-def test_the_folder_of_a_hadoop_table_is_a_table(events: Table, tmp_path: Path, codec: str) -> None:
-    """The hint may be behind: a later version that exists is the newest."""
+@pytest.mark.parametrize("ending", [".metadata.json", ".gz.metadata.json", ".metadata.json.gz"])
+def test_the_folder_of_a_hadoop_table_is_a_table(events: Table, tmp_path: Path, ending: str) -> None:
+    """The hint may be behind: a later version that exists is the newest. Iceberg once wrote the last of these names."""
     content = Path(events.metadata_location.removeprefix("file://")).read_bytes()
     metadata = tmp_path / "hadoop" / "metadata"
     metadata.mkdir(parents=True)
     for version in (6, 7, 8):
         written = content.replace(events.metadata.location.encode(), f"{tmp_path}/v{version}".encode())
-        name = f"v{version}{codec}.metadata.json"
-        (metadata / name).write_bytes(gzip.compress(written) if codec else written)
+        (metadata / f"v{version}{ending}").write_bytes(gzip.compress(written) if "gz" in ending else written)
     (metadata / "version-hint.text").write_text("7\n")
     for name in (metadata.parent, f"{metadata.parent}/", metadata.parent.as_uri()):
         table = load_table(name)
         assert not isinstance(table, StaticTable)
         assert table.location() == f"{tmp_path}/v8"
+    with load_table(metadata.parent).transaction() as change:
+        change.set_properties({"a": "b"})
+    (metadata / "version-hint.text").unlink()
+    assert load_table(metadata.parent).metadata_location.endswith("v9.metadata.json")
 
 
 def test_a_folder_without_metadata_is_named(tmp_path: Path) -> None:

@@ -239,6 +239,25 @@ def test_rows_that_did_not_move_are_counted_and_not_deleted(catalog: SqlCatalog)
     assert read_rows(table) == before
 
 
+@pytest.mark.parametrize("others", [[], [(3, "b")]])
+def test_a_repair_does_not_delete_rows_that_stayed_in_another_partition(catalog: SqlCatalog, others: Rows) -> None:
+    """Recorded under an unpartitioned spec, a delete applies to the whole table."""
+    table = upsert(create_table(catalog, rows=[]), rows_of(0, 10))
+    if others:
+        table = upsert(table, others)
+    with writable_metadata(table.io), table.update_spec() as update:
+        update.remove_field("part")
+    fp.rewrite_data_files(table, spec="current", where="part = 'a'", options=ALL, allow_late_equality_deletes=True)
+    table = upsert(table, [(3, "a")])
+    expected = sorted(rows_of(0, 10) + others)
+    assert read_rows(table) == sorted([*expected, (3, "a")])
+    (found,) = late(table)
+    assert "without deleting 1 row that moved" in found.message
+    assert (found.fix is None) == bool(others)
+    doctor(table, repair=True, commit=patient())
+    assert read_rows(table) == (sorted([*expected, (3, "a")]) if others else expected)
+
+
 def test_keys_of_another_partition_are_not_doubled(catalog: SqlCatalog) -> None:
     table = streamed(catalog)
     fp.rewrite_data_files(table, spec="current", allow_late_equality_deletes=True)

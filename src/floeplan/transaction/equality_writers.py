@@ -8,9 +8,9 @@ Rule: a spec has a live writer when a snapshot of the last ``RECENT_HOURS`` adde
 an unpartitioned spec apply to all specs and do not count. Fail-safe: a writer that has ended recently counts too.
 
 A delete *came late* if rows had left its spec before it was added. Snapshots that move rows record it
-(``floeplan.moved-from-specs``, and ``floeplan.operation`` of a move by metadata). Once such a snapshot has expired, the
-files of a rewrite still show that their rows may come from any other spec: their data sequence number is lower than
-their file sequence number.
+(``floeplan.moved-from-specs``, and ``floeplan.operation`` of a move by metadata). Once such a snapshot has expired, and
+where another engine has rewritten them, the files of a rewrite still show that their rows may come from any other spec:
+their data sequence number is lower than their file sequence number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import takewhile
 import numpy as np
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 
 from floeplan.errors import UnsupportedError
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
@@ -138,19 +138,26 @@ def came_late(head: SnapshotReader, deletes: EntriesTable, moves: Collection[Spe
     for move in moves:
         after = deletes.sequence_number > (move.snapshot.sequence_number or 0)
         late |= after & np.isin(deletes.spec_id, list(move.left))
-    for spec_id, number in _expired_rewrites(head).items():
+    for spec_id, number in _other_rewrites(head).items():
         late |= (deletes.sequence_number > number) & (deletes.spec_id != spec_id)
     return late
 
 
-def _expired_rewrites(head: SnapshotReader) -> dict[int, int]:
-    """By spec, the sequence number of the oldest rewrite of its files whose snapshot has expired."""
+def _other_rewrites(head: SnapshotReader) -> dict[int, int]:
+    """By spec, the sequence number of the oldest rewrite of its files that recorded no move: expired, or of others."""
     data = head.entries(
         head.manifest_rows(DATA), EntryColumns(frozenset({"snapshot_id", "file_sequence_number"}), partition=False)
     )
-    known = [snapshot.snapshot_id for snapshot in head.metadata.snapshots]
+    recording = [snapshot.snapshot_id for snapshot in head.metadata.snapshots if _records_moves(snapshot.summary)]
     written = data.ints("file_sequence_number")
-    found = (data.sequence_number < written) & ~np.isin(data.ints("snapshot_id"), known)
+    found = (data.sequence_number < written) & ~np.isin(data.ints("snapshot_id"), recording)
     return {
         spec_id: int(written[found & (data.spec_id == spec_id)].min()) for spec_id in set(data.spec_id[found].tolist())
     }
+
+
+def _records_moves(summary: Summary | None) -> bool:
+    """Whether a snapshot would say that it moves rows between specs: not if another engine has rewritten files."""
+    if summary is None:
+        return False
+    return summary.operation is not Operation.REPLACE or "floeplan.operation" in summary.additional_properties

@@ -3,17 +3,19 @@
 They apply within their spec and partition only. A row that moved before the delete was added stays live although its
 key was deleted, and an upsert doubles it. Snapshots that move rows record it (``floeplan.moved-from-specs``, and
 ``floeplan.operation`` of a move by metadata); an equality delete of such a spec with a higher sequence number is late.
-Once such a snapshot has expired, the files of a rewrite still show that their rows may come from any other spec: their
-data sequence number is lower than their file sequence number. Moves by metadata and changes leave no such trace, so
-that in a history without its beginning every equality delete of an old spec is compared.
+Once such a snapshot has expired, and where another engine has rewritten them, the files of a rewrite still show that
+their rows may come from any other spec: their data sequence number is lower than their file sequence number. Moves by
+metadata and changes leave no such trace, so that in a history without its beginning every equality delete of an old
+spec is compared.
 
 Rule: the keys of a late delete are compared with the older live rows of other specs. Those that would be in its
 partition under its own spec are the rows it should have deleted. The repair records the delete also in the partition
 where they are now; its sequence number stays, so it applies to older rows only.
 
 Fail-safe: a delete is repaired only where that is proven right: every row that it would newly delete is in its
-partition under its own spec, and in a file whose rows all came from that spec. What cannot be read, or is more than
-``MOST_FILES`` files, is not compared.
+partition under its own spec, and in a file whose rows all came from that spec. Under an unpartitioned spec it would
+apply to the whole table: then no older file of another partition may have its keys. What cannot be read, or is more
+than ``MOST_FILES`` files, is not compared.
 """
 
 from __future__ import annotations
@@ -128,6 +130,11 @@ class _Comparison:
                 key = (number, int(codes[row]))
                 right[key] = row, proven and right.get(key, (row, True))[1]
         wrong = {number for (number, _), (_, proven) in right.items() if not proven}
+        # Recorded under an unpartitioned spec, a delete applies to other partitions of its own spec too.
+        beside, beside_rows = elsewhere.deletes, np.repeat(np.arange(len(data)), elsewhere.counts)
+        own_spec = data.spec_id[beside_rows] == meant.entries.spec_id[beside]
+        reached = set(beside[own_spec & (codes[beside_rows] != codes[len(data) + beside])].tolist())
+        wrong |= {key[0] for key, (row, _) in right.items() if self._is_unpartitioned(data, row)} & reached
         copies = [(int(late[number]), row) for (number, _), (row, _) in right.items() if number not in wrong]
         pairs = np.array(copies, dtype=np.int64).reshape(-1, 2).T
         repairable = ~np.isin(np.arange(len(late)), list(wrong))
@@ -171,6 +178,9 @@ class _Comparison:
                 columns[key] = pa.concat_arrays([own.cast(values.type), values])
         codes = partition_codes(self.head.union, np.full(rows.num_rows + 1, spec_id), columns)
         return int(np.count_nonzero(codes[1:] == codes[0]))
+
+    def _is_unpartitioned(self, data: EntriesTable, row: int) -> bool:
+        return self.head.union.spec(int(data.spec_id[row])).unpartitioned
 
     def _came_from(self, spec_id: int, data: EntriesTable, row: int) -> bool:
         """Whether all rows of a file were in a spec before a move."""
