@@ -68,5 +68,5 @@ def age_text(age: timedelta) -> str:
     seconds = age.total_seconds()
     for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= length and seconds % length == 0:
-            return f"{seconds / length:g}{unit}"
-    return f"{seconds:g}s"
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.15g}s"

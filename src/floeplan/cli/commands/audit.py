@@ -85,7 +85,13 @@ SampleOption = Annotated[
     int, typer.Option("--sample", metavar="N", min=0, help="Sample about N rows; 0 estimates from column bounds.")
 ]
 KindOption = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help=f"Only candidates of this kind: {', '.join(KINDS)}.")
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help=f"Only candidates of this kind: {', '.join(KINDS)}.",
+        autocompletion=completion.one_of(*KINDS),
+    ),
 ]
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Apply the first candidate.")]
 CandidatesOption = Annotated[int, typer.Option("--most", metavar="N", min=1, help="Show at most N candidates.")]
