@@ -31,7 +31,7 @@ from floeplan.cli.main import main
 from floeplan.errors import InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import PREFIX, live_claims
 from floeplan.fleet.policy import Policy
-from floeplan.fleet.policy_file import parse_policy
+from floeplan.fleet.policy_file import option_bytes, parse_policy
 from floeplan.fleet.ranking import Queue, ranked
 from floeplan.fleet.records import read_history, record
 from floeplan.fleet.report import MaintainResult, Status, WorkReport, prometheus_text
@@ -594,6 +594,8 @@ def test_reports_that_do_not_exist_are_named(lake: SqlCatalog, tmp_path: Path) -
 
 
 def test_a_budget_may_be_any_number(lake: SqlCatalog) -> None:
+    assert option_bytes("0", "--budget-bytes") == 0
+    assert status(run(lake, budget_bytes=0)) == "left"
     assert status(run(lake, budget_bytes=10**400, budget_files=10**400)) == "done"
 
 

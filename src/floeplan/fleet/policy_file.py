@@ -360,6 +360,6 @@ def option_bytes(text: str | None, option: str) -> int | None:
     if text is None:
         return None
     try:
-        return parse_size(parse_count(text) or text)
+        return 0 if parse_count(text) == 0 else parse_size(parse_count(text) or text)
     except ExpectedError as problem:
         raise InvalidOptionError(f"{option} is {text!r} but must be {problem}", context={"option": option}) from None

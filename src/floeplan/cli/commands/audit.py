@@ -16,7 +16,7 @@ from floeplan.audit.options import AuditOptions
 from floeplan.cli import common, completion
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.text import counted, human_bytes, percent
-from floeplan.times import is_age, parse_age
+from floeplan.times import is_age, time_before
 
 if TYPE_CHECKING:
     from floeplan.audit.advisor import AdviceResult
@@ -159,7 +159,7 @@ def since_time(text: str | None, now: datetime) -> datetime | None:
     if text is None:
         return None
     if is_age(text):
-        return now - parse_age(text, "--since")
+        return time_before(now, text, "--since")
     return common.parse_time(text, f"--since {text!r} is neither a time such as 2024-03-01 nor an age such as 7d")
 
 

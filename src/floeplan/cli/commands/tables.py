@@ -17,7 +17,7 @@ from rich.text import Text
 from floeplan.cli import common, completion
 from floeplan.errors import InvalidOptionError
 from floeplan.text import counted
-from floeplan.times import age_text, epoch_ms, is_age, parse_age
+from floeplan.times import age_text, epoch_ms, is_age, parse_age, time_before
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -244,7 +244,7 @@ def _snapshot(table: Table, text: str) -> int:
     if text in table.metadata.refs:
         return table.metadata.refs[text].snapshot_id
     if is_age(text):
-        time = datetime.now(UTC) - parse_age(text, "--to")
+        time = time_before(datetime.now(UTC), text, "--to")
     else:
         time = common.parse_time(text, f"--to {text!r} is not a snapshot id, time, age, branch or tag of the table")
     found = resolve_target(table, timestamp_ms=epoch_ms(time)).snapshot
