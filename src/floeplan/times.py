@@ -54,6 +54,19 @@ def parse_age(text: str, option: str, unit: str = "d") -> timedelta:
         raise InvalidOptionError(message, context={"option": option, "value": text}) from None
 
 
+def time_before(now: datetime, age: str, option: str) -> datetime:
+    """The time that was an age ago.
+
+    Raises:
+        InvalidOptionError: The text is not an age, or the calendar does not go back that far.
+    """
+    try:
+        return now - parse_age(age, option)
+    except OverflowError:
+        message = f"{option} is {age!r}, which is before the first year"
+        raise InvalidOptionError(message, context={"option": option, "value": age}) from None
+
+
 def time_text(milliseconds: int) -> str:
     """Milliseconds since 1970 as a time in UTC; as a number where the calendar ends."""
     try:
@@ -68,5 +81,5 @@ def age_text(age: timedelta) -> str:
     seconds = age.total_seconds()
     for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= length and seconds % length == 0:
-            return f"{seconds / length:g}{unit}"
-    return f"{seconds:g}s"
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.15g}s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -104,6 +105,20 @@ def test_nothing_but_the_result_reaches_the_terminal(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 query in 1 run" in done.stdout
+
+
+@pytest.mark.matrix
+def test_spark_writes_nothing_to_the_current_folder(tmp_path: Path) -> None:
+    """A name that only Spark may know makes it open its own catalog, which has a folder."""
+    current, home = tmp_path / "current", tmp_path / "home"
+    current.mkdir()
+    command = [sys.executable, "-m", "floeplan.cli", "sql", "SELECT * FROM nope"]
+    variables = {**os.environ, "FLOEPLAN_HOME": str(home), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=current, env=variables)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "TABLE_OR_VIEW_NOT_FOUND" in done.stderr
+    assert list(current.iterdir()) == []
+    assert not list(tmp_path.glob("floeplan-spark-*"))
 
 
 def test_long_literals_are_left_out_of_the_shape_of_a_query(spark: SparkSession, tmp_path: Path) -> None:

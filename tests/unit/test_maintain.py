@@ -31,7 +31,7 @@ from floeplan.cli.main import main
 from floeplan.errors import InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import PREFIX, live_claims
 from floeplan.fleet.policy import Policy
-from floeplan.fleet.policy_file import parse_policy
+from floeplan.fleet.policy_file import option_bytes, parse_policy
 from floeplan.fleet.ranking import Queue, ranked
 from floeplan.fleet.records import read_history, record
 from floeplan.fleet.report import MaintainResult, Status, WorkReport, prometheus_text
@@ -578,6 +578,25 @@ def test_a_rule_that_matches_no_table_is_named(lake: SqlCatalog) -> None:
     result = run(lake, rules, tables=("db.good",), dry_run=True)
     assert result.notes == ("fleet.toml:3: no table matches bd.*, x.y",)
     assert result.exit_code == 0
+    first = parse_policy('[[tables]]\nmatch = "db.*"\nafter = ["db.good", "bd.good"]\n', "fleet.toml")
+    assert run(lake, first, dry_run=True).notes == ("fleet.toml:1: no table matches after = bd.good",)
+
+
+def test_reports_that_do_not_exist_are_named(lake: SqlCatalog, tmp_path: Path) -> None:
+    text = f'runs = "off"\nreports = "{tmp_path}/none"\n[[tables]]\nmatch = "db.small"\ncluster = "advise"\n'
+    result = run(lake, parse_policy(text, "fleet.toml"), dry_run=True)
+    (note,) = result.notes
+    assert note.startswith(f"there are no reports at {tmp_path}/none; ")
+    assert note.endswith("; tables count as read once")
+    waiting = {one.table: one.waits for one in result.tables}
+    missing = "cluster needs scan reports of the table (advise)"
+    assert waiting == {"db.good": (), "db.small": (missing,)}
+
+
+def test_a_budget_may_be_any_number(lake: SqlCatalog) -> None:
+    assert option_bytes("0", "--budget-bytes") == 0
+    assert status(run(lake, budget_bytes=0)) == "left"
+    assert status(run(lake, budget_bytes=10**400, budget_files=10**400)) == "done"
 
 
 def test_work_is_left_when_its_window_closes_during_the_run(lake: SqlCatalog) -> None:

@@ -143,6 +143,7 @@ def test_rollback_and_current_snapshot(call: Call, table: Table) -> None:
         ("rewrite_manifests('db.t', true, 1, 2)", "at most 3 arguments"),
         ("rewrite_manifests('db.t', spec_id => 'x')", "must be a number"),
         ("rewrite_manifests('db.t', spec_id => 1 + 1)", "must be a literal"),
+        ("expire_snapshots('db.t', retain_last => -1.5)", "must be a literal, not retain_last => -1.5"),
         ("rewrite_manifests('db.t') x", "the end of the statement"),
         ("rewrite_data_files('db.t', options => map('a'))", "must be a literal"),
         ("rewrite_data_files('db.t', options => map('min-input', '1'))", "min-input"),

@@ -29,6 +29,7 @@ from rich.text import Text
 from floeplan.cli import completion
 from floeplan.errors import InvalidOptionError
 from floeplan.text import counted, document_text, parse_count, without_secrets
+from floeplan.times import epoch_ms, is_age, time_before
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,7 +135,11 @@ RefOption = Annotated[
 ]
 AsOfOption = Annotated[
     str | None,
-    typer.Option("--as-of", metavar="TIME", help="Read as of a time, e.g. 2024-03-01T12:00:00 (UTC by default)."),
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="Read as of a time, e.g. 2024-03-01T12:00:00 (UTC by default), or of an age such as 2h.",
+    ),
 ]
 CaseOption = Annotated[bool, typer.Option("--case-insensitive", help="Match column names case-insensitively.")]
 NoCacheOption = Annotated[bool, typer.Option("--no-cache", help="Do not use the local manifest cache.")]
@@ -283,8 +288,15 @@ def _announce_interrupts() -> None:
 
 
 def column_names(text: str | None) -> list[str] | None:
-    """Split a comma-separated list of names."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    """Split a comma-separated list of names.
+
+    Raises:
+        InvalidOptionError: It has no name.
+    """
+    names = None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if names == []:
+        raise InvalidOptionError(f"{text!r} names no column; omit the option for the default")
+    return names
 
 
 def parse_time(text: str, message: str) -> datetime:
@@ -304,8 +316,10 @@ def timestamp_ms(as_of: str | None) -> int | None:
     """``--as-of`` in milliseconds since 1970."""
     if as_of is None:
         return None
-    message = f"--as-of {as_of!r} is not a time; write it as 2024-03-01T12:00:00"
-    return int(parse_time(as_of, message).timestamp() * 1000)
+    if is_age(as_of):
+        return epoch_ms(time_before(datetime.now(UTC), as_of, "--as-of"))
+    message = f"--as-of {as_of!r} is neither a time such as 2024-03-01T12:00:00 nor an age such as 2h"
+    return epoch_ms(parse_time(as_of, message))
 
 
 def header_table(*names: str) -> RichTable:

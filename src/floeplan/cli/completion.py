@@ -25,6 +25,11 @@ def tables(ctx: typer.Context, incomplete: str) -> list[str]:
     return []
 
 
+def namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The namespaces that have tables."""
+    return sorted({name.rpartition(".")[0] for name in tables(ctx, incomplete)})
+
+
 def catalogs(incomplete: str) -> list[str]:
     """The configured catalogs, and the embedded one."""
     from pyiceberg.utils.config import Config
@@ -58,6 +63,11 @@ def assignments(ctx: typer.Context, incomplete: str) -> list[str]:
 def branches(ctx: typer.Context, incomplete: str) -> list[str]:
     """The branches of the table."""
     return _beginning(_refs(ctx, "branch"), incomplete)
+
+
+def tags(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The tags of the table."""
+    return _beginning(_refs(ctx, "tag"), incomplete)
 
 
 def refs(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -152,6 +152,18 @@ class ProgramCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types_of_flags(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a condition that is given twice: the last one alone would count, and match other rows than both."""
+        for option in self.get_params(ctx):
+            if option.metavar != "EXPR" or option.multiple or ctx.resilient_parsing:
+                continue
+            name = option.opts[0]
+            times = sum(one == name or one.startswith(f"{name}=") for one in args)
+            if times > 1:
+                message = f"{name} is given {times} times; join the conditions by AND"
+                raise InvalidOptionError(message, context={"option": name})
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         if ctx.find_root().obj.get("program"):
             _hide_pandas()
@@ -301,10 +313,13 @@ def _invalid_value(error: typer.TyperException) -> str | None:
     parameter = getattr(error, "param", None)
     if not found or parameter is None:
         return None
+    option = max(parameter.opts, key=len)
+    if found[0]["type"] == "value_error":  # 'x' is not one of some names
+        return f"{option}: {str(found[0]['ctx']['error']).rstrip('.')}"
     limits = {"greater_than_equal": ("at least", "ge"), "less_than_equal": ("at most", "le")}
     words, limit = limits.get(found[0]["type"], ("a whole number" if "int" in found[0]["type"] else "a number", ""))
     expected = f"{words} {found[0]['ctx'][limit]}" if limit else words
-    return f"{max(parameter.opts, key=len)} is {found[0]['input']!r} but must be {expected}"
+    return f"{option} is {found[0]['input']!r} but must be {expected}"
 
 
 def run() -> None:

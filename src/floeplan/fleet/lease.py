@@ -36,7 +36,7 @@ from pyiceberg.table.update import (
 )
 
 from floeplan.errors import FloeplanError
-from floeplan.fleet.policy import human_duration
+from floeplan.times import age_text
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 
 PREFIX = "floeplan.lease."
@@ -249,6 +249,6 @@ def foreign_maintenance(metadata: TableMetadata, now_s: float, within: timedelta
         stated = summary.additional_properties
         if not any(name.startswith(_OWN) for name in stated):
             engine = stated.get("engine-name") or ("Spark" if "spark.app.id" in stated else "another engine")
-            ago = human_duration(timedelta(seconds=int(max(0, now_s - snapshot.timestamp_ms / 1000))))
+            ago = age_text(timedelta(seconds=int(max(0, now_s - snapshot.timestamp_ms / 1000))))
             return f"{engine} rewrote the table {ago} ago (snapshot {snapshot.snapshot_id})"
     return None

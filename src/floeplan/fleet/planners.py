@@ -31,7 +31,7 @@ from pyiceberg.table import Table
 from floeplan.audit.advisor import AdviseOptions, advise, apply_candidate, read_cost
 from floeplan.audit.candidates import SPEC
 from floeplan.errors import BadInputError, FloeplanError
-from floeplan.fleet.policy import ADVISE, METADATA, OFF, TABLE, Settings, human_duration
+from floeplan.fleet.policy import ADVISE, METADATA, OFF, TABLE, Settings
 from floeplan.fleet.work import (
     CLUSTER,
     COMPACT,
@@ -64,6 +64,7 @@ from floeplan.snapshot.effects import Predicate
 from floeplan.snapshot.passes import evaluate_entries
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted, human_bytes, parse_count
+from floeplan.times import age_text
 from floeplan.transaction.equality_writers import refuse_live_writers, warn_of_equality_writers
 
 _EXPIRE_PROPERTIES = "history.expire."
@@ -202,15 +203,17 @@ def _predict_compact(context: Context) -> Work | None:
 
 
 def waits(context: Context) -> tuple[str, ...]:
-    """Why work of this table has to wait: its windows, and partitions that are still being written."""
+    """Why work of this table has to wait: its windows, partitions that are still being written, missing reports."""
     found = list[str]()
     settings, age = context.settings, context.settings.partition_age
     if not settings.in_window(datetime.fromtimestamp(context.now_s, UTC)):
         found.append(outside_windows(settings))
+    if settings.cluster == ADVISE and not context.workload().predicates:
+        found.append("cluster needs scan reports of the table (advise)")
     with suppress(FloeplanError):
         held = _held_back(context)
         if held > 0:
-            where = f"partitions by time to which files were added within {human_duration(age)}"
+            where = f"partitions by time to which files were added within {age_text(age)}"
             found.append(f"compact leaves {counted(held, 'file')} in {where} (partition-age)")
     return tuple(found)
 

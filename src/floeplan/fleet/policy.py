@@ -16,6 +16,8 @@ from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from floeplan.times import age_text
+
 OFF, ON, METADATA, REWRITE, TABLE, ADVISE = "off", "on", "metadata", "rewrite", "table", "advise"
 RUNS_TABLE = "floeplan.maintenance_runs"
 _MIN_INPUT_FILES = 5
@@ -211,19 +213,10 @@ def kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-def human_duration(span: timedelta) -> str:
-    """A duration as policies write it: ``7d``, ``90m``."""
-    seconds = int(span.total_seconds())
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds and seconds % size == 0:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
-
-
 def _shown(value: Any) -> Any:
     match value:
         case timedelta():
-            return human_duration(value)
+            return age_text(value)
         case Window():
             return value.text
         case tuple():

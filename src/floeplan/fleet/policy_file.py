@@ -10,6 +10,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from floeplan.fleet.policy import (
     OFF,
     ON,
     REWRITE,
+    RUNS_TABLE,
     TABLE,
     Budget,
     Policy,
@@ -35,13 +37,14 @@ from floeplan.fleet.policy import (
 )
 from floeplan.maintenance.orphans import LEAST_AGE
 from floeplan.text import parse_count
+from floeplan.times import is_age, parse_age
 
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _UNITS |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SIZES_END = 2**63
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
-_SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")
 _WINDOW = re.compile(r"(?:([a-z,\- ]+?)\s+)?(\d{1,2}):(\d\d)\s*-\s*(\d{1,2}):(\d\d)", re.IGNORECASE)
+_LONGEST_LEASE = timedelta(days=1)
 _NOTHING = ("!*",)
 _STRATEGIES = ("sort", "zorder", "hilbert")
 
@@ -56,7 +59,7 @@ def read_policy(path: str | Path) -> Policy:
         InvalidOptionError: There is no such file, or it is not a valid policy; the message names the lines.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidOptionError(f"cannot read the policy {path}: {reason}", context={"policy": str(path)}) from error
@@ -67,7 +70,7 @@ def parse_policy(text: str, source: str = "policy") -> Policy:
     """Check the text of a policy; ``source`` is its name in errors."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a syntax error, too many digits, too many brackets
         line = re.search(r"at line (\d+)", str(error))
         at = int(line[1]) if line else len(text.splitlines())
         message = f"{source}:{at}: {re.sub(r' [(]at .*[)]$', '', str(error))}"
@@ -241,20 +244,20 @@ def _texts_or_none(value: Any) -> tuple[str, ...]:
 
 def parse_size(value: Any) -> int:
     """Bytes, as a number or as ``256 MiB``."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None or found[2].lower() not in _UNITS or not float(found[1]) > 0:
+    size: float = value if isinstance(value, int) and not isinstance(value, bool) else 0
+    if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())) and found[2].lower() in _UNITS:
+        size = float(found[1]) * _UNITS[found[2].lower()]
+    if not 1 <= size < _SIZES_END:
         raise ExpectedError('a size such as 268435456 or "256 MiB"')
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(size)
 
 
 def parse_duration(value: Any) -> timedelta:
     """A duration such as ``7d``, ``12h``, ``30m`` or ``90s``."""
-    found = _SPAN.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
-        raise ExpectedError('a duration such as "7d", "12h", "30m" or "90s"')
-    return timedelta(seconds=float(found[1]) * _SPANS[found[2]])
+    with suppress(InvalidOptionError):  # it has more days than a timedelta
+        if isinstance(value, str) and is_age(value):
+            return parse_age(value, "")
+    raise ExpectedError('a duration such as "7d", "12h", "30m" or "90s"')
 
 
 def _orphan_age(value: Any) -> timedelta:
@@ -268,7 +271,15 @@ def _lease(value: Any) -> timedelta:
     lasts = parse_duration(value)
     if lasts < 4 * SKEW:
         raise ExpectedError('at least "2m", because the clocks of two machines may differ by 30 seconds')
+    if lasts > _LONGEST_LEASE:
+        raise ExpectedError('at most "1d", because a table stays reserved that long for a run that died')
     return lasts
+
+
+def _runs(value: Any) -> str:
+    if value != OFF and not (isinstance(value, str) and "." in value and all(value.split("."))):
+        raise ExpectedError(f'"{OFF}" or a table such as "{RUNS_TABLE}"')
+    return str(value)
 
 
 def _choice(*choices: str) -> Parser:
@@ -321,7 +332,7 @@ def _window(text: str, zone: ZoneInfo) -> Window:
     return Window(text, frozenset(days), start, end, zone)
 
 
-_TOP: Mapping[str, Parser] = {"catalogs": _texts, "runs": _text, "reports": _text, "lease": _lease}
+_TOP: Mapping[str, Parser] = {"catalogs": _texts, "runs": _runs, "reports": _text, "lease": _lease}
 _BUDGET: Mapping[str, Parser] = {"bytes": parse_size, "minutes": _number, "files": _count}
 
 
@@ -349,6 +360,6 @@ def option_bytes(text: str | None, option: str) -> int | None:
     if text is None:
         return None
     try:
-        return parse_size(parse_count(text) or text)
+        return 0 if parse_count(text) == 0 else parse_size(parse_count(text) or text)
     except ExpectedError as problem:
         raise InvalidOptionError(f"{option} is {text!r} but must be {problem}", context={"option": option}) from None

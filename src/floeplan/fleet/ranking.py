@@ -87,7 +87,7 @@ class Spending:
     def limit(self, work: Work) -> int | None:
         """How many of its files the budget allows: ``None`` for all, 0 if the work cannot be shortened to that."""
         shares = [
-            max(0, limit - spent) / needed
+            max(0, min(limit - spent, needed)) / needed
             for limit, spent, needed in (
                 (self.budget.bytes, self.bytes, work.bytes),
                 (self.budget.files, self.files, work.files if work.bytes else 0),

@@ -27,7 +27,7 @@ from pyiceberg.catalog import Catalog
 
 from floeplan.audit.reports import check_reports, default_reports
 from floeplan.catalog import existing_catalog, list_tables, load_table
-from floeplan.errors import CommitConflictError, FloeplanError, InvalidOptionError, UnknownTableError
+from floeplan.errors import BadInputError, CommitConflictError, FloeplanError, InvalidOptionError, UnknownTableError
 from floeplan.fleet.lease import Lease, LeaseHeldError, foreign_maintenance
 from floeplan.fleet.look import look_at
 from floeplan.fleet.planners import execute, outside_windows, predict
@@ -167,8 +167,15 @@ class _Run:
         names = self._names()
         self._check_order(names)
         for rule in self.policy.rules:
-            if self.homes and not any(map(rule.matches, self.homes)):
-                self.notes.append(f"{self.policy.place(rule.line)}no table matches {', '.join(rule.match)}")
+            unmatched = [] if any(map(rule.matches, self.homes)) else [", ".join(rule.match)]
+            unmatched += [f"after = {one}" for one in rule.changes.get("after", ()) if not self._named(one)]
+            if self.homes:
+                self.notes += [f"{self.policy.place(rule.line)}no table matches {what}" for what in unmatched]
+        if self.policy.reports is not None:
+            try:
+                check_reports(self.policy.reports, self.catalogs[0])
+            except BadInputError as error:
+                self.notes.append(f"{error.message}; tables count as read once")
         self._read_history()
         self._look(names)
         self.options.commit.step("looked")
@@ -205,10 +212,14 @@ class _Run:
                 self.homes[name] = catalog
         wanted = self.options.tables
         for pattern in wanted:
-            if not any(matches_any(name, [pattern]) for name in self.homes):
+            if not self._named(pattern):
                 places = ", ".join(catalog.name for catalog in self.catalogs)
                 raise UnknownTableError(f"no table {pattern!r} in catalog {places}", context={"table": pattern})
         return [name for name in self.homes if not wanted or matches_any(name, wanted)]
+
+    def _named(self, pattern: str) -> list[str]:
+        """The tables of the catalogs that match a pattern."""
+        return [name for name in self.homes if matches_any(name, [pattern])]
 
     def _check_order(self, names: Sequence[str]) -> None:
         """Refuse tables that wait for each other; of patterns that overlap, only the tables show it."""

@@ -6,12 +6,16 @@ the driver's Python interpreter, or they could not unpickle tasks: `open_session
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -58,8 +62,17 @@ def open_session(url: str) -> SparkSession:
         configuration = Path(__file__).with_name("log4j2.properties").as_uri()
         log_options = f"-Dlog4j2.configurationFile={configuration} -Dfloeplan.log.level={level}"
         builder = builder.config("spark.driver.defaultJavaOptions", log_options)
+        builder = builder.config("spark.sql.warehouse.dir", _warehouse())
     with _filtered_stderr():
         return builder.getOrCreate()
+
+
+@cache
+def _warehouse() -> str:
+    """An empty folder while this process runs: Spark makes one for its own tables, by default in the current folder."""
+    folder = tempfile.mkdtemp(prefix="floeplan-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @contextmanager

@@ -155,7 +155,8 @@ def _literal(cursor: Cursor, what: str) -> Any:
     elif is_word(token, "TIMESTAMP", "DATE") and len(rest) == 1 and rest[0].token_type is TokenType.STRING:
         return _time(str(rest[0].text), what)
     elif token.token_type is TokenType.DASH and len(rest) == 1 and rest[0].token_type is TokenType.NUMBER:
-        return -int(rest[0].text) if rest[0].text.isdecimal() else None
+        if rest[0].text.isdecimal():
+            return -int(rest[0].text)
     elif not rest and token.token_type is TokenType.STRING:
         return text
     elif token.token_type is TokenType.NUMBER and text.isdecimal() and (not rest or is_word(rest[-1], "L")):

@@ -212,7 +212,11 @@ def parse_create(cursor: Cursor) -> NewTable:
     fields: Schema | None = None
     if cursor.sees_symbol(TokenType.L_PAREN):
         ids = count(1)
-        fields = Schema(*(_column(text, ids) for text in _column_texts(cursor)))
+        try:
+            fields = Schema(*(_column(text, ids) for text in _column_texts(cursor)))
+        except ValueError as error:  # such as two columns of one name
+            raise BadInputError(f"cannot create {'.'.join(parts)}: {error}") from error
+        _refuse_same_names(fields)
     clauses: dict[str, Any] = {}
     while not cursor.done:
         clause = str(cursor.tokens[cursor.at].text).upper()
@@ -242,6 +246,15 @@ def parse_create(cursor: Cursor) -> NewTable:
         properties["comment"] = clauses["COMMENT"]
     partitioned_by = clauses.get("PARTITIONED BY", ())
     return NewTable(parts, quiet, fields, partitioned_by, clauses.get("LOCATION"), properties, clauses.get("AS"))
+
+
+def _refuse_same_names(schema: Schema) -> None:
+    """Refuse names that differ in case only: Spark, and statements of SQL, could not tell the columns apart."""
+    seen = dict[str, str]()
+    for name in schema.column_names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise BadInputError(f"the columns {other} and {name} have one name in SQL", context={"column": name})
 
 
 def _string(cursor: Cursor) -> str:
@@ -304,6 +317,8 @@ def _type(parsed: exp.DataType, name: str, ids: Any) -> iceberg.IcebergType:
         return _PRIMITIVES[kind]
     if kind is exp.DataType.Type.DECIMAL:
         precision, scale = [*(int(one.name) for one in parsed.expressions), *(10, 0)[len(parsed.expressions) :]]
+        if not scale <= precision <= 38 or precision < 1:
+            raise BadInputError(f"column {name} is {parsed.sql('spark')}, but a decimal has 1 to 38 digits in all")
         return iceberg.DecimalType(precision, scale)
     inner = parsed.expressions
     if kind is exp.DataType.Type.ARRAY and len(inner) == 1:

@@ -16,6 +16,7 @@ that the query itself defines.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 from sqlglot import Token, TokenType
 
-from floeplan.catalog import EMBEDDED, load_table
+from floeplan.catalog import EMBEDDED, existing_catalog, load_table
 from floeplan.errors import BadInputError, UnknownCatalogError, UnknownTableError
 from floeplan.snapshot.reader import ScanTarget, resolve_target
 from floeplan.sql_text.tokens import Cursor, is_name, is_word, name_chain
@@ -136,6 +137,29 @@ def find_relation(parts: Sequence[str], catalog: str | Catalog | None) -> Relati
         if len(owner) > 1 and last.lower() in _METADATA:
             return Relation(open_table(owner, catalog), metadata=last.lower())
     return None
+
+
+def refuse_unknown_tables(text: str, catalog: str | Catalog | None) -> None:
+    """Refuse a query that names a table which a namespace of the catalog does not have, or no metadata table.
+
+    For queries for which a session is started: it has no tables of its own but those of Spark's configuration.
+
+    Raises:
+        UnknownTableError: There is no such table or metadata table.
+    """
+    for parts in {reference.parts for reference in table_references(text)}:
+        if find_relation(parts, catalog) is not None:
+            continue
+        if len(parts) > 2 and find_relation(parts[:-1], catalog) is not None:
+            name, last = ".".join(parts[:-1]), parts[-1]
+            close = difflib.get_close_matches(last.lower(), _METADATA)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(_METADATA))}"
+            raise UnknownTableError(f"{name} has no metadata table {last}; {hint}", context={"table": name})
+        if len(parts) == 2:
+            with suppress(UnknownCatalogError):
+                opened = catalog if isinstance(catalog, Catalog) else existing_catalog(catalog)
+                if parts[:1] in opened.list_namespaces():
+                    open_table(parts, opened)
 
 
 def as_of(relation: Relation, reference: TableReference, timestamp_ms: int | None) -> Relation:

@@ -36,7 +36,7 @@ from floeplan.sql_text.call import ProcedureResult, run_call
 from floeplan.sql_text.create import CreateResult, run_create
 from floeplan.sql_text.parse import parse_statement
 from floeplan.sql_text.queries import is_query, query_frame, run_query, table_views
-from floeplan.sql_text.relations import find_table, open_table
+from floeplan.sql_text.relations import find_table, open_table, refuse_unknown_tables
 from floeplan.sql_text.statements import SOURCE, TARGET, AlterPartitioning, Delete, Insert, Merge, TableName, Update
 from floeplan.sql_text.tokens import Cursor, is_word, quoted
 from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
@@ -141,6 +141,8 @@ def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> Data
     """Parse and run a statement."""
     if is_query(text):
         options.refuse("a query", "branch", "mode", "isolation")
+        if spark.session is None:
+            refuse_unknown_tables(text, options.catalog)  # starting Spark takes long
         return run_query(spark.needed("a query"), text, options.catalog)
     cursor = Cursor(text)
     if is_word(cursor.tokens[0], "CALL"):

@@ -16,7 +16,7 @@ from floeplan.audit.options import AuditOptions
 from floeplan.cli import common, completion
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.text import counted, human_bytes, percent
-from floeplan.times import is_age, parse_age
+from floeplan.times import is_age, time_before
 
 if TYPE_CHECKING:
     from floeplan.audit.advisor import AdviceResult
@@ -85,7 +85,13 @@ SampleOption = Annotated[
     int, typer.Option("--sample", metavar="N", min=0, help="Sample about N rows; 0 estimates from column bounds.")
 ]
 KindOption = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help=f"Only candidates of this kind: {', '.join(KINDS)}.")
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help=f"Only candidates of this kind: {', '.join(KINDS)}.",
+        autocompletion=completion.one_of(*KINDS),
+    ),
 ]
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Apply the first candidate.")]
 CandidatesOption = Annotated[int, typer.Option("--most", metavar="N", min=1, help="Show at most N candidates.")]
@@ -153,7 +159,7 @@ def since_time(text: str | None, now: datetime) -> datetime | None:
     if text is None:
         return None
     if is_age(text):
-        return now - parse_age(text, "--since")
+        return time_before(now, text, "--since")
     return common.parse_time(text, f"--since {text!r} is neither a time such as 2024-03-01 nor an age such as 7d")
 
 

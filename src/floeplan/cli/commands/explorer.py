@@ -13,7 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli import common
+from floeplan.cli import common, completion
 from floeplan.errors import InvalidOptionError
 from floeplan.text import counted, human_bytes
 
@@ -24,7 +24,10 @@ DEFAULT_PORT, DEFAULT_HOST = 8765, "127.0.0.1"
 
 OutputOption = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write to.")]
 WheresOption = Annotated[
-    list[str] | None, typer.Option("--where", metavar="EXPR", help="A predicate to plan; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--where", metavar="EXPR", help="A predicate to plan; repeatable.", autocompletion=completion.conditions
+    ),
 ]
 ReportsOption = Annotated[
     str | None, typer.Option("--reports", metavar="DIR|TABLE", help="Also audit these scan reports, on Spark.")
@@ -63,7 +66,12 @@ def draw_report(result: SiteReport) -> RenderableType:
 
 def serve(
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="The table to serve; by default all tables of the catalog.")
+        str | None,
+        typer.Argument(
+            metavar="TABLE",
+            help="The table to serve; by default all tables of the catalog.",
+            autocompletion=completion.tables,
+        ),
     ] = None,
     port: Annotated[int, typer.Option("--port", metavar="N", help="The port; 0 picks a free one.")] = DEFAULT_PORT,
     host: Annotated[

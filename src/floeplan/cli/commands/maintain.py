@@ -12,7 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli import common
+from floeplan.cli import common, completion
 from floeplan.text import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ _MOST_TABLES = 50
 def maintain(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TABLE", help="Tables, as namespace.name with * as a wildcard; all by default."),
+        typer.Argument(
+            metavar="TABLE",
+            help="Tables, as namespace.name with * as a wildcard; all by default.",
+            autocompletion=completion.tables,
+        ),
     ] = None,
     policy: Annotated[
         Path | None,

@@ -127,6 +127,7 @@ def rewrite(
         by=tuple(common.column_names(by) or ()),
         spec=spec,
     ).with_options(parsed)
+    reported = _progress(progress)
     if dry_run:
         if spark is not None and options.range_task_bytes is None:
             options = replace(options, range_task_bytes=range_task_bytes(options, open_session(spark)))
@@ -139,7 +140,7 @@ def rewrite(
         spark=None if spark is None else open_session(spark),
         branch=branch,
         cache=not no_cache,
-        progress=_progress(progress),
+        progress=reported,
     )
     common.show(result, draw_rewrite, as_json=json)
     if result.failures:

@@ -14,10 +14,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli import common
+from floeplan.cli import common, completion
 from floeplan.errors import InvalidOptionError
 from floeplan.text import counted
-from floeplan.times import age_text, epoch_ms, is_age, parse_age
+from floeplan.times import age_text, epoch_ms, is_age, parse_age, time_before
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -31,7 +31,11 @@ SettingsArgument = Annotated[
 UnsetOption = Annotated[
     list[str] | None, typer.Option("--unset", metavar="KEY", help="A property to remove; repeatable.")
 ]
-RefNameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Without a name, all are listed.")]
+_ALL = "Without a name, all are listed."
+BranchNameArgument = Annotated[
+    str | None, typer.Argument(metavar="NAME", help=_ALL, autocompletion=completion.branches)
+]
+TagNameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help=_ALL, autocompletion=completion.tags)]
 AtOption = Annotated[
     int | None, typer.Option("--at", metavar="ID", help="The snapshot; by default the current one of main.")
 ]
@@ -159,7 +163,10 @@ def rollback(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="ID|TIME|REF", help="A snapshot id, a time, an age such as 2h, or a branch or tag."
+            "--to",
+            metavar="ID|TIME|REF",
+            help="A snapshot id, a time, an age such as 2h, or a branch or tag.",
+            autocompletion=completion.refs,
         ),
     ],
     branch: common.BranchOption = None,
@@ -237,7 +244,7 @@ def _snapshot(table: Table, text: str) -> int:
     if text in table.metadata.refs:
         return table.metadata.refs[text].snapshot_id
     if is_age(text):
-        time = datetime.now(UTC) - parse_age(text, "--to")
+        time = time_before(datetime.now(UTC), text, "--to")
     else:
         time = common.parse_time(text, f"--to {text!r} is not a snapshot id, time, age, branch or tag of the table")
     found = resolve_target(table, timestamp_ms=epoch_ms(time)).snapshot
@@ -247,12 +254,18 @@ def _snapshot(table: Table, text: str) -> int:
 
 def branch(
     table: common.TableArgument,
-    name: RefNameArgument = None,
+    name: BranchNameArgument = None,
     at: AtOption = None,
     replace: ReplaceOption = False,
     drop: DropOption = False,
     fast_forward: Annotated[
-        str | None, typer.Option("--fast-forward", metavar="REF", help="Move it forward to a descendant.")
+        str | None,
+        typer.Option(
+            "--fast-forward",
+            metavar="REF",
+            help="Move it forward to a descendant.",
+            autocompletion=completion.refs,
+        ),
     ] = None,
     retain: RetainOption = None,
     snapshot_age: Annotated[
@@ -290,7 +303,7 @@ def branch(
 
 def tag(
     table: common.TableArgument,
-    name: RefNameArgument = None,
+    name: TagNameArgument = None,
     at: AtOption = None,
     replace: ReplaceOption = False,
     drop: DropOption = False,
@@ -436,7 +449,12 @@ def _time(milliseconds: int) -> datetime:
 
 def list(
     namespace: Annotated[
-        str | None, typer.Argument(metavar="NAMESPACE", help="Only tables of this namespace and those in it.")
+        str | None,
+        typer.Argument(
+            metavar="NAMESPACE",
+            help="Only tables of this namespace and those in it.",
+            autocompletion=completion.namespaces,
+        ),
     ] = None,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
