@@ -1,7 +1,9 @@
-"""Planning on Spark with a driver of 1 GiB: 4 million files in 40,000 manifests with ``FLOEPLAN_LOAD=large``.
+"""The memory of planning: 4 million files in 40,000 manifests with ``FLOEPLAN_LOAD=large``, for ``doctor`` 1 million.
 
-A separate process is the driver. The kernel reports its peak memory, with the interpreter and all libraries; the JVM
-has 1 GiB of its own. The plan must be the one that is made without Spark.
+A separate process plans. The kernel reports its peak memory, with the interpreter and all libraries. A scan is planned
+on Spark with a driver of 1 GiB; the JVM has 1 GiB of its own, and the plan must be the one that is made without Spark.
+The plan of a rewrite, and ``doctor``, keep a limit for each file, beside what the same work takes on a small table; it
+is higher for few files, because allocators keep some MB whatever the size.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from bench import planning_tables
@@ -38,6 +41,26 @@ print(plan.summary.files_total, len(plan.files), most * 1024)
 """
 
 
+REWRITE, DOCTOR = "RewriteDataFilesPlanner(table, cache=False).plan_with_stats()", "doctor(table)"
+MEASURE = """
+import sys
+from pathlib import Path
+from floeplan.maintenance.doctor import doctor
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+
+def status(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+
+table = sys.argv[1]
+{work}
+Path("/proc/self/clear_refs").write_text("5")  # the peak is the present size
+before, table = status("VmRSS"), sys.argv[2]
+{work}
+print(status("VmHWM") - before, status("VmHWM"))
+"""
+
+
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:
@@ -59,3 +82,23 @@ def test_a_driver_of_1_gib_plans_a_selective_query(archive: str, where: str) -> 
     assert (total, kept) == (here.summary.files_total, len(here.files))
     assert 0 < kept < total / 10
     assert taken <= MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("work", "manifests", "bytes_per_file"),
+    [(REWRITE, 4000, 400), (DOCTOR, 10_000, 800)] if LARGE else [(REWRITE, 200, 600), (DOCTOR, 400, 1400)],
+    ids=["rewrite", "doctor"],
+)
+def test_memory_per_file(
+    work: str, manifests: int, bytes_per_file: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning_tables, "CACHE", tmp_path)
+    make = planning_tables.tenfold if work == REWRITE else planning_tables.evolved
+    files = manifests * planning_tables.ENTRIES * (10 if work == REWRITE else 1)
+    tables = [str(planning_tables.evolved(5)), str(make(manifests))]
+    command = [sys.executable, "-c", MEASURE.format(work=work), *tables]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    taken, most = map(int, done.stdout.split())
+    assert taken <= bytes_per_file * files
+    if LARGE and work == DOCTOR:
+        assert most <= MOST_BYTES

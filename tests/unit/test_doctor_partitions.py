@@ -24,6 +24,7 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
 from floeplan.scan.plan import plan_scan
+from floeplan.snapshot import reader
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from tests.support.tables.commits import NO_SCAN_EXTRAS, append, create_table, open_catalog, patient, read_rows, rows_of
@@ -130,6 +131,18 @@ def test_values_outside_their_partition_are_found(catalog: SqlCatalog, bounds: b
     assert (found.severity, found.files) == (Severity.ERROR, 1)
     by_metadata = {finding.kind for finding in doctor(table, sample=0).findings}
     assert ("misfiled-values" in by_metadata) == bounds
+
+
+def test_manifests_that_are_read_in_parts_have_the_same_findings(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create_table(catalog)
+    for bounds in (True, False):
+        table = commit_change(table, under_b(append(table, rows_of(50, 60, "a")).added_data, bounds=bounds)).table
+    found = doctor(table)
+    assert {finding.kind for finding in found.findings} >= {"misfiled-values", "missing-statistics"}
+    monkeypatch.setattr(reader, "_FILES_OF_A_PART", 1)
+    assert doctor(table) == found
 
 
 def test_columns_that_queries_filter_by_should_have_bounds(

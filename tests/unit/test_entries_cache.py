@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def manifests(tmp_path: Path) -> ManifestListTable:
                 lower_bounds={1: b"low", 2: bytes([number])},
                 split_offsets=[at] * at,
                 column_sizes={1: at},
+                nan_value_counts={2: at},
             )
             for at in range(number)
         ]
@@ -104,6 +106,15 @@ def test_answers_equal_reading_cold_and_warm(tmp_path: Path, manifests: Manifest
     cache = EntriesCache(directory)
     for columns, rows in requests:
         check(cache, manifests, columns, rows)
+
+
+def test_nan_counts_are_read_without_other_statistics(tmp_path: Path, manifests: ManifestListTable) -> None:
+    counts = EntryColumns(names=frozenset(), partition=False, nan_counts=frozenset({1, 2}))
+    for columns in (counts, replace(counts, stats=frozenset({1})), replace(counts, stats=frozenset({2}))):
+        found = check(EntriesCache(tmp_path / "cache"), manifests, columns, [3, 2])
+        assert found.array("nan_count.2").to_pylist() == [0, 1, 2, 0, 1]
+        assert found.array("nan_count.1").null_count == 5
+        assert [f"lower.{field_id}" in found for field_id in (1, 2)] == [i in columns.stats for i in (1, 2)]
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -342,6 +353,7 @@ def test_threads_share_a_cache(tmp_path: Path, manifests: ManifestListTable, mon
 
 PROCESS = """
 import sys, numpy as np
+from dataclasses import replace
 from pathlib import Path
 from tests.unit.test_entries_cache import ONE, TWO, check
 from floeplan.metadata.cache import EntriesCache

@@ -303,7 +303,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 def test_requested_rows_are_the_row_groups_read(tmp_path: Path) -> None:
     _, path = rooted(tmp_path, grid(), row_group_entries=4)
     root = RootManifest(path)
-    columns = EntryColumns(frozenset({"snapshot_id"}), stats=frozenset({2, 55}), sizes=frozenset({1}))
+    columns = EntryColumns(
+        frozenset({"snapshot_id"}), stats=frozenset({2, 55}), sizes=frozenset({1}), nan_counts=frozenset({3})
+    )
     some = root.read_entries(root.manifests, LAYOUT.union, columns, rows=np.array([3, 0]))
     assert some.ints("manifest").tolist() == [3] * 4 + [0] * 4
     assert some.ints("ordinal").tolist() == [0, 1, 2, 3] * 2

@@ -23,6 +23,7 @@ from floeplan.errors import (
     UnknownSpecError,
 )
 from floeplan.partition.key import PartitionKey
+from floeplan.rewrite.plan import groups
 from floeplan.rewrite.plan.filter import FilterStats
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
 from floeplan.rewrite.plan.options import RewriteOptions
@@ -170,6 +171,15 @@ def test_plan_deterministic_group_ids(make: Any) -> None:
     largest_first = plan(make(*EVOLVED, folder="ordered"), rewrite_all=True, rewrite_job_order="files-desc")
     assert sorted(group.group_id for group in largest_first.groups) == list(range(len(found.groups)))
     assert {g.group_id: g.key for g in largest_first.groups} == {g.group_id: g.key for g in found.groups}
+
+
+@pytest.mark.parametrize("together", [1, 3, 4])
+def test_partitions_that_are_sorted_apart_make_the_same_groups(
+    make: Any, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr(groups, "_SORTED_TOGETHER", together)
+    found = plan(make(*EVOLVED[::-1]), rewrite_all=True)
+    assert names(found) == [["a0", "a1"], ["b0", "b1"], ["b2"], ["c0", "c1"], ["c2"]]
 
 
 def test_a_table_without_data_has_an_empty_plan(tmp_path: Path) -> None:

@@ -282,6 +282,14 @@ def test_a_value_of_a_field_that_the_spec_does_not_have_is_ignored(tree: Tree) -
     assert tree.plan("region = 'b'") == ["0", "2", "3"]
 
 
+def test_nan_counts_are_read_without_other_statistics(tree: Tree) -> None:
+    opened = MetadataTree(tree.root, tree.table.metadata)
+    wanted = (EntryColumns(nan_counts=frozenset({1})), EntryColumns(stats=frozenset({1})))
+    found, whole = (opened.read_entries(opened.manifests, opened.types.union, columns) for columns in wanted)
+    assert found.array("nan_count.1") == whole.array("nan_count.1")
+    assert "lower.1" not in found
+
+
 def test_a_tuple_of_another_type_is_an_error(tree: Tree) -> None:
     rewrite(tree.leaves[1], with_field("partition", "region", lambda a: pa.array([1] * len(a), pa.int32())))
     with pytest.raises(CorruptMetadataError, match="stores partition field 'region' as int32, which does not fit"):

@@ -60,7 +60,7 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.predicate.names import Names
-from floeplan.predicate.stats import to_mask
+from floeplan.predicate.stats import POOL, to_mask
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.spec_upgrade.entry_moves import DeleteCheck, RepairResult, repair_deletes
@@ -214,14 +214,17 @@ def _findings(table: Table, branch: str, sample: int, filtered: Sequence[str]) -
         )
         yield _finding("unknown-spec", text, spec_id, len(paths), tuple(paths[:_SHOWN]))
     head = replace(whole, manifests=whole.manifests.take(np.flatnonzero(known)))
-    data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset({"lower_bounds"})))
-    yield from _partitions(head, data, table, branch, sample)
+    data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset({"key_metadata"})))
+    yield from _partitions(head, data, table, sample)
     yield from _deletes(head, _name(table))
-    yield from _statistics_and_sizes(head, data, table, branch, filtered)
+    yield from _missing_statistics(head, data, _name(table))
+    # What follows names no files by this table; paths are most of its memory.
+    data = EntriesTable(data.table.drop_columns(["file_path", "file_format", "key_metadata"]), data.partition_types)
+    yield from _sizes_and_specs(head, data, table, branch, filtered)
     yield from _manifests_and_snapshots(head, data, table, branch)
 
 
-def _partitions(head: SnapshotReader, data: EntriesTable, table: Table, branch: str, sample: int) -> Iterator[Finding]:
+def _partitions(head: SnapshotReader, data: EntriesTable, table: Table, sample: int) -> Iterator[Finding]:
     """Data files that are listed twice, and partition values that are disproven."""
     twice = _repeated(data.path, np.ones(len(data), dtype=np.bool_))
     text = "are listed twice and read twice: roll back to an earlier snapshot"
@@ -230,13 +233,12 @@ def _partitions(head: SnapshotReader, data: EntriesTable, table: Table, branch: 
     deletes = head.entries(head.manifest_rows(DELETES), EntryColumns(frozenset()))
     for entries, noun in ((data, "file"), (deletes, "delete file")):
         yield from _per_spec("wrong-summaries", entries, denied_by_list(head, entries), text, noun)
-    entries, denied = denied_by_file(head, head.manifest_rows(DATA))
-    denied_paths, missing_paths = denied_by_rows(table, branch, sample)
-    denied |= _among(entries, denied_paths)
+    denied_paths, missing_paths = denied_by_rows(table, head, data, sample)
+    denied = denied_by_file(head, head.manifest_rows(DATA)) | _among(data, denied_paths)
     text = "are recorded in the wrong partition, so queries miss their rows: write the rows again"
-    yield from _per_spec("misfiled-values", entries, denied, text)
+    yield from _per_spec("misfiled-values", data, denied, text)
     text = f"of the {counted(sample, 'file')} sampled do not exist: restore them, or roll back"
-    yield from _per_spec("missing-files", entries, _among(entries, missing_paths), text)
+    yield from _per_spec("missing-files", data, _among(data, missing_paths), text)
 
 
 def _deletes(head: SnapshotReader, name: str) -> Iterator[Finding]:
@@ -282,15 +284,21 @@ def _late_deletes(check: DeleteCheck, name: str) -> Iterator[Finding]:
                 yield replace(finding, severity=severity, fix=fix)
 
 
-def _statistics_and_sizes(
-    head: SnapshotReader, data: EntriesTable, table: Table, branch: str, filtered: Sequence[str]
-) -> Iterator[Finding]:
-    """Files that cannot be pruned, small files and partitions, and files under old specs."""
-    bare = to_mask(pc.equal(pc.fill_null(pc.list_value_length(data.array("lower_bounds")), 0), 0))
-    name = _name(table)
+def _missing_statistics(head: SnapshotReader, data: EntriesTable, name: str) -> Iterator[Finding]:
+    """Files that cannot be pruned."""
+    parts = head.entries_by_parts(head.manifest_rows(DATA), EntryColumns(frozenset({"lower_bounds"}), partition=False))
+    bounds = [pc.fill_null(pc.list_value_length(part.array("lower_bounds")), 0) for part in parts]
+    bare = np.concatenate([to_mask(pc.equal(found, 0)) for found in bounds])
     fix = write_bounds(name, head.metadata)
     for found in _per_spec("missing-statistics", data, bare, "have no column bounds and cannot be pruned"):
         yield replace(found, fix=fix)
+
+
+def _sizes_and_specs(
+    head: SnapshotReader, data: EntriesTable, table: Table, branch: str, filtered: Sequence[str]
+) -> Iterator[Finding]:
+    """Small files and partitions, files under old specs, and files without bounds of a column."""
+    name = _name(table)
     small = data.ints("file_size_in_bytes") < FileSizes.of(RewriteOptions(), head.metadata.properties).smallest
     if np.count_nonzero(small) >= MANY_SMALL_FILES:
         yield from _remedies("small-files", merge_small_files(table, branch, MANY_SMALL_FILES, _SHOWN))
@@ -329,6 +337,7 @@ def _remedies(kind: str, remedies: Iterable[Remedy]) -> Iterator[Finding]:
     """A finding for everything that a command would do."""
     for one in remedies:
         yield _finding(kind, one.message, one.spec_id, one.files, one.examples)
+    pa.default_memory_pool().release_unused()  # the plan is freed, but Arrow's allocator would keep its memory
 
 
 def _name(table: Table) -> str:
@@ -369,7 +378,9 @@ def _among(entries: EntriesTable, paths: Sequence[str]) -> Mask:
 
 def _repeated(targets: pa.Array, among: Mask) -> Mask:
     """Rows whose target an earlier row has."""
-    codes = targets.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    # The dictionary takes as much memory as all paths. The system returns it at once, Arrow's allocator would keep it.
+    indices = pc.dictionary_encode(targets, memory_pool=POOL).indices
+    codes = indices.fill_null(-1).to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(among & (codes >= 0))
     first = np.unique(codes[rows], return_index=True)[1]
     found = np.zeros(len(codes), dtype=np.bool_)

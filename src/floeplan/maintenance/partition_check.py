@@ -12,6 +12,8 @@ are not compared with summaries, whose order differs between writers; unreadable
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,20 +22,21 @@ from pyiceberg.transforms import TimeTransform
 from pyiceberg.types import PrimitiveType, UUIDType
 
 from floeplan.errors import CorruptError, MissingFileError, UnsupportedError
+from floeplan.metadata.delete_index import DeleteMatches
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partition_stats
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.fields import BoundField
 from floeplan.partition.recover import recover
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import UnionField
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import Vector, take, to_mask
 from floeplan.scan.file_rows import FileRows, TableRows
-from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
+from floeplan.scan.model import PlannedFiles
 from floeplan.schemas import fields_by_id
-from floeplan.snapshot.reader import SnapshotReader, branch_head
+from floeplan.snapshot.passes import ScanDeletes
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.move_entries import EntryMove, move_entries
 from floeplan.vectors import Ints, Mask
@@ -84,18 +87,21 @@ def repair_summaries(table: Table, *, branch: str, options: CommitOptions | None
     return found[-1]
 
 
-def denied_by_file(head: SnapshotReader, rows: Ints) -> tuple[EntriesTable, Mask]:
-    """The entries of data manifests, and those among them whose bounds prove another partition."""
-    fields = head.union.fields
+def denied_by_file(head: SnapshotReader, rows: Ints) -> Mask:
+    """The entries of data manifests whose bounds prove another partition."""
     # The source columns of the partition fields, unless they were dropped.
     by_id = fields_by_id(head.metadata.schema())
-    sources = [by_id[field.bound.source_id] for field in fields if field.bound.source_id in by_id]
+    sources = [by_id[field.bound.source_id] for field in head.union.fields if field.bound.source_id in by_id]
     columns = {
         source.field_id: Column(source.field_id, source.field_type, (source.name,))
         for source in sources
         if isinstance(source.field_type, PrimitiveType)
     }
-    entries = head.entries(rows, EntryColumns(frozenset(), stats=frozenset(columns)))
+    parts = head.entries_by_parts(rows, EntryColumns(frozenset(), stats=frozenset(columns)))
+    return np.concatenate([_denied_by_bounds(entries, columns, head.union.fields) for entries in parts])
+
+
+def _denied_by_bounds(entries: EntriesTable, columns: Mapping[int, Column], fields: Sequence[UnionField]) -> Mask:
     stats = file_stats(entries, columns.values()).columns
     recorded = partition_stats(entries, fields).columns
     denied = np.zeros(len(entries), dtype=np.bool_)
@@ -114,10 +120,10 @@ def denied_by_file(head: SnapshotReader, rows: Ints) -> tuple[EntriesTable, Mask
             other &= values >= 0  # some writers round times before 1970 towards zero
         other |= (own.may_null & ~proven.is_null) | (own.lower.valid & proven.is_null)
         denied |= member & other
-    return entries, denied
+    return denied
 
 
-def denied_by_rows(table: Table, branch: str, files: int) -> tuple[list[str], list[str]]:
+def denied_by_rows(table: Table, head: SnapshotReader, data: EntriesTable, files: int) -> tuple[list[str], list[str]]:
     """Sample files evenly and compare their rows with their recorded partition.
 
     Returns:
@@ -125,17 +131,12 @@ def denied_by_rows(table: Table, branch: str, files: int) -> tuple[list[str], li
     """
     denied: list[str] = []
     missing: list[str] = []
-    if not files or branch_head(table.metadata, branch) is None:
-        return denied, missing
-    try:
-        plan = plan_scan(table, ref=branch, options=ScanOptions(footers=False, report=False))
-    except CorruptError:
-        return denied, missing  # those have their own findings
-    entries, columns = plan.files.entries, plan.files.entries.partition_columns()
-    union, schema = UnionPartitionType.of_table(table.metadata), table.metadata.schema()
+    at = np.unique(np.linspace(0, len(data) - 1, min(files, len(data))).astype(np.int64))
+    entries, union = data.take(at), head.union
+    columns, schema = entries.partition_columns(), table.metadata.schema()
+    sampled = PlannedFiles.whole(entries, ScanDeletes.none(union), DeleteMatches.none(len(at)), union)
     files_of_table = FileRows(TableRows.of(table, schema))
-    for row in np.unique(np.linspace(0, len(entries) - 1, min(files, len(entries))).astype(np.int64)).tolist():
-        file = plan.files[row]
+    for row, file in enumerate(sampled):
         fields = [
             field
             for field in union.spec(file.spec_id).fields

@@ -22,7 +22,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from floeplan.catalog import load_table
 from floeplan.display import Displayed
 from floeplan.errors import InvalidOptionError
-from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, concat_entries
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, concat_entries, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
@@ -146,9 +146,8 @@ def rewrite_manifests(
 
     snapshot_id = None
     if dry_run:
-        # Partitions alone decide how entries are clustered; their statistics would take several times the memory.
         head = SnapshotReader.of_branch(loaded, branch)
-        planned.append((head, _chosen(head, spec_ids, least_entries, frozenset())))
+        planned.append((head, _chosen(head, spec_ids, least_entries, dry_run=True)))
     else:
         summary = {"floeplan.operation": "rewrite-manifests"}
         done = move_entries(loaded, decide, branch=branch, summary=summary, options=commit)
@@ -177,24 +176,28 @@ class _Group:
 
 
 def _chosen(
-    head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: int, columns: frozenset[str] = WHOLE
+    head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: int, *, dry_run: bool = False
 ) -> list[_Group]:
-    """The groups whose manifests get fewer, or fewer per partition; ``columns`` are read of their entries."""
+    """The groups whose manifests get fewer, or fewer per partition."""
     chosen = []
     for content in (DATA, DELETES):
         of_content = head.manifest_rows(content)
         specs = set(head.manifests.spec_id[of_content].tolist())
         for spec_id in sorted(specs if spec_ids is None else specs & set(spec_ids)):
             rows = of_content[head.manifests.spec_id[of_content] == spec_id]
-            group = _group(head, rows, least_entries, columns)
+            group = _group(head, rows, least_entries, dry_run=dry_run)
             before = group.report.overlap_before, group.report.manifests_before
             if (group.report.overlap_after, group.report.manifests_after) < before:
                 chosen.append(group)
     return chosen
 
 
-def _group(head: SnapshotReader, rows: Ints, least_entries: int, columns: frozenset[str]) -> _Group:
-    entries = head.entries(rows, EntryColumns(columns))
+def _group(head: SnapshotReader, rows: Ints, least_entries: int, *, dry_run: bool) -> _Group:
+    entries = head.entries(rows, EntryColumns(frozenset() if dry_run else WHOLE))
+    if dry_run:
+        # Partitions alone decide how entries are clustered; paths and statistics take several times their memory.
+        names = ["manifest", "content", "spec_id", *map(partition_column, entries.partition_types)]
+        entries = EntriesTable(entries.table.select(names), entries.partition_types)
     each = max(1, int(head.manifests.length[rows].sum()) // max(1, len(entries)))
     target = MergeOptions.of(head.metadata.properties).target_bytes
     most = max(1, min(MOST_MANIFESTS, -(-len(entries) // least_entries)))

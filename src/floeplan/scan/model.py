@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from floeplan.metadata.manifests.entries import EntryColumns
     from floeplan.metadata.manifests.manifest_list import ManifestListTable
+    from floeplan.partition.union import UnionPartitionType
     from floeplan.snapshot.effects import Predicate
-    from floeplan.snapshot.passes import EvaluatedFiles
+    from floeplan.snapshot.passes import EvaluatedFiles, ScanDeletes
     from floeplan.vectors import Ints
 
 _BATCH = 1024
@@ -181,6 +182,23 @@ class PlannedFiles(Sequence[FileScan]):
     matches: DeleteMatches
     row_groups: Mapping[int, RowGroups]
     names: PartitionNames
+
+    @classmethod
+    def whole(
+        cls, entries: EntriesTable, deletes: ScanDeletes, matches: DeleteMatches, union: UnionPartitionType
+    ) -> PlannedFiles:
+        """Data files of which every row matters."""
+        return cls(
+            entries=entries,
+            states=np.full(len(entries), TriState.TRUE, dtype=np.int8),
+            residuals=(TRUE,),
+            residual_of=np.zeros(len(entries), dtype=np.intp),
+            deletes=deletes.entries,
+            delete_kinds=deletes.kinds,
+            matches=matches,
+            row_groups={},
+            names=PartitionNames(union, entries.partition_types),
+        )
 
     def __len__(self) -> int:
         return len(self.entries)

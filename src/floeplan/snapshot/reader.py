@@ -12,7 +12,7 @@ what they do with a truncated list cannot be undone.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from floeplan.metadata.v4.tree import MetadataTree
     from floeplan.predicate.ir import Column
     from floeplan.predicate.stats import StatsTable
+
+_FILES_OF_A_PART = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,13 @@ class SnapshotReader:
         read = partial(read_entries, live=live) if source is None else source.read_entries
         entries = read(self.manifests, self.union, columns, rows=rows, io=self.io, max_workers=self.max_workers)
         return entries.live() if live and self.root is not None else entries
+
+    def entries_by_parts(self, rows: Ints, columns: EntryColumns) -> Iterator[EntriesTable]:
+        """``entries`` of a few manifests at a time, for a pass over all of them that keeps little of each."""
+        files = np.maximum(self.manifests.added_files[rows], 0) + np.maximum(self.manifests.existing_files[rows], 0)
+        part = np.cumsum(files) // _FILES_OF_A_PART
+        for some in np.split(rows, np.flatnonzero(np.diff(part)) + 1):
+            yield self.entries(some, columns)
 
     def deletes(self, keep: Mask | None = None) -> ScanDeletes:
         """Read the live delete files in the delete manifests that ``keep`` admits, all of them by default."""

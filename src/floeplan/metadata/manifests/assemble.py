@@ -41,6 +41,7 @@ from floeplan.metadata.avro.decoder import RawColumn
 from floeplan.metadata.avro.program import Kind
 from floeplan.metadata.manifests.entries import (
     ENTRY_TYPES,
+    NAN_COUNT,
     NEEDED,
     Content,
     EntriesTable,
@@ -101,7 +102,7 @@ def assemble(
     made.done["file_format"] = formats if letters.max(initial=0) <= ord("Z") else pc.utf8_upper(formats)
     for name in ("record_count", "file_size_in_bytes"):
         values, valid = made.numbers(name)
-        made.put(name, np.where(valid, values, -1))
+        made.put(name, values if all_set(valid) else np.where(valid, values, -1))
     for name in ("sort_order_id", "content_offset", "content_size_in_bytes"):
         if name in columns.names:
             made.put(name, *made.numbers(name))
@@ -130,6 +131,8 @@ def assemble(
             made.done[f"{side}.{field_id}"] = made.binary(f"{side}.{field_id}")
         for count in ("null_count", "nan_count", "value_count"):
             made.put(f"{count}.{field_id}", *made.numbers(f"{count}.{field_id}"))
+    for field_id in sorted(columns.nan_counts - columns.stats):
+        made.put(f"{NAN_COUNT}.{field_id}", *made.numbers(f"{NAN_COUNT}.{field_id}"))
     for field_id in sorted(columns.sizes):
         made.put(f"column_size.{field_id}", *made.numbers(f"column_size.{field_id}"))
     return EntriesTable(pa.Table.from_arrays(list(made.done.values()), names=list(made.done)), types)
@@ -164,8 +167,10 @@ class _Columns:
             self.put(name, values, valid)
         if "snapshot_id" in names:
             values, valid = self.numbers("snapshot_id")
-            inherited = manifests.added_snapshot_id[manifest]
-            self.put("snapshot_id", np.where(valid, values, inherited), valid | (inherited >= 0))
+            if not all_set(valid):
+                inherited = manifests.added_snapshot_id[manifest]
+                values, valid = np.where(valid, values, inherited), valid | (inherited >= 0)
+            self.put("snapshot_id", values, valid)
         if "first_row_id" in names:
             values, valid = self.numbers("first_row_id")
             start = np.where(manifests.content == DATA, manifests.first_row_id, -1)[manifest]

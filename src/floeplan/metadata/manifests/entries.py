@@ -96,6 +96,8 @@ STATS = {
 }
 """Columns of statistics by field id, and the map each comes from."""
 
+NAN_COUNT = "nan_count"
+
 
 ALL_COLUMNS = frozenset({*_ENTRY, *_DATA_FILE})
 """Everything but statistics."""
@@ -137,6 +139,7 @@ class EntryColumns:
         names: Column names out of ``WHOLE``; those in ``NEEDED`` are always read.
         stats: Field ids whose bounds and counts are read.
         sizes: Field ids whose column sizes are read.
+        nan_counts: Field ids whose NaN counts are read, also without their other statistics.
         partition: Whether the partition tuple is read.
     """
 
@@ -144,9 +147,11 @@ class EntryColumns:
     stats: frozenset[int] = frozenset()
     sizes: frozenset[int] = frozenset()
     partition: bool = True
+    nan_counts: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        assert not (self.maps and (self.stats or self.sizes)), "maps are read whole or by key, not both"
+        by_key = self.stats or self.sizes or self.nan_counts
+        assert not (self.maps and by_key), "maps are read whole or by key, not both"
 
     @property
     def maps(self) -> tuple[str, ...]:
@@ -169,9 +174,10 @@ class EntryColumns:
         if self.partition and partition:
             columns = tuple((field_id, Scalar(name)) for field_id, name in sorted(partition.items()))
             data_file.append((PARTITION, Fields(columns)))
-        if self.stats:
-            keys = tuple(sorted(self.stats))
-            data_file += [(_MAPS[source][0], Keyed(f"{prefix}.", keys)) for prefix, source in STATS.items()]
+        for prefix, source in STATS.items():
+            keys = self.stats | self.nan_counts if prefix == NAN_COUNT else self.stats
+            if keys:
+                data_file.append((_MAPS[source][0], Keyed(f"{prefix}.", tuple(sorted(keys)))))
         if self.sizes:
             data_file.append((_MAPS["column_sizes"][0], Keyed("column_size.", tuple(sorted(self.sizes)))))
         return Fields((*entry, (DATA_FILE, Fields(tuple(data_file)))))
@@ -182,6 +188,7 @@ class EntryColumns:
         if self.partition:
             names += [partition_column(field_id) for field_id in partition]
         names += [f"{prefix}.{field_id}" for field_id in sorted(self.stats) for prefix in STATS]
+        names += [f"{NAN_COUNT}.{field_id}" for field_id in sorted(self.nan_counts - self.stats)]
         return names + [f"column_size.{field_id}" for field_id in sorted(self.sizes)]
 
     def only(self, names: Iterable[str]) -> EntryColumns:
@@ -192,6 +199,7 @@ class EntryColumns:
             stats=frozenset(i for i in self.stats if any(f"{prefix}.{i}" in few for prefix in STATS)),
             sizes=frozenset(i for i in self.sizes if f"column_size.{i}" in few),
             partition=self.partition and any(name.startswith(partition_column("")) for name in few),
+            nan_counts=frozenset(i for i in self.nan_counts if f"{NAN_COUNT}.{i}" in few),
         )
 
 

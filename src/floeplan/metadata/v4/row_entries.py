@@ -108,7 +108,7 @@ class EntryTypes:
 
     def stat_columns(self, columns: EntryColumns) -> Sequence[int]:
         """The columns whose statistics are read."""
-        return sorted(self.sources) if columns.maps else sorted(columns.stats)
+        return sorted(self.sources) if columns.maps else sorted(columns.stats | columns.nan_counts)
 
 
 def checked(rows: Rows, *, root: bool) -> Rows:
@@ -163,7 +163,7 @@ def file_entries(rows: Rows, origin: Origin, types: EntryTypes, columns: EntryCo
     if columns.partition:
         raw |= _partition(rows, specs, types)
     wanted = replace(columns, names=columns.names - frozenset(STAT_MAPS))
-    for field_id in columns.stats:
+    for field_id in columns.stats | columns.nan_counts:
         raw |= _column_stats(rows, field_id, types)
     entries = assemble(raw, origin, types.union, wanted)
     made = {"spec_id": arrow(specs.astype(np.int32))}

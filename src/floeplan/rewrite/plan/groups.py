@@ -24,10 +24,13 @@ from floeplan.partition.key import PartitionKey, group_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.candidates import ENOUGH_ALONE, FileSizes, OutputPartitions, Reason, ReasonBits
 from floeplan.rewrite.plan.options import JobOrder, RewriteOptions
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Ints, Mask, arrow, integers, offsets_of
 
 MAX_UNPROVEN_BYTES = 4 * 1024**3
 """Maximum bytes of a group whose output partitions are computed from its rows."""
+
+_SORTED_TOGETHER = 65_536
+"""Files that are sorted by path at a time; more only where they are of one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,14 @@ def pack(
 
     # Files whose output partition is known, partition after partition.
     proven = candidates[output.proven[candidates]]
-    codes, keys = partitions(proven)
+    every = len(proven) == len(entries)  # in their order: nothing to copy
+    codes, keys = group_codes(union, output.spec_id, output.columns) if every else partitions(proven)
     order = sorted(range(len(keys)), key=lambda code: keys[code].sort_key())
     rank = np.empty(len(keys), dtype=np.int64)
     rank[order] = np.arange(len(keys))
-    known = proven[reading_order(entries, proven, [pa.array(rank[codes])])]
-    starts = np.concatenate(([0], np.cumsum(np.bincount(rank[codes], minlength=len(keys)))[:-1]))[: len(keys)]
+    ranks = rank[codes]
+    known = proven[partition_order(entries, proven, ranks)]
+    starts = offsets_of(np.bincount(ranks, minlength=len(keys)))[:-1]
     known_cuts = next_fit(sizes[known], starts, limit, most)
     known_keys = [keys[order[at]] for at in (np.searchsorted(starts, known_cuts, side="right") - 1).tolist()]
 
@@ -112,6 +117,22 @@ def reading_order(entries: EntriesTable, files: Ints, first_by: Sequence[pa.Arra
     }
     order = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
     return np.asarray(order.to_numpy()).astype(np.int64)
+
+
+def partition_order(entries: EntriesTable, files: Ints, ranks: Ints) -> Ints:
+    """The order of files by the rank of their partition, then as in ``reading_order``.
+
+    Paths are most of what a plan holds: they are copied and sorted for a few partitions at a time.
+    """
+    order = integers(pc.sort_indices(arrow(ranks)).view(pa.int64())).copy()
+    ends = np.cumsum(np.bincount(ranks))
+    at = 0
+    while at < len(order):
+        end = int(ends[min(int(np.searchsorted(ends, at + _SORTED_TOGETHER)), len(ends) - 1)])
+        some = order[at:end]
+        order[at:end] = some[reading_order(entries, files[some], [arrow(ranks[some])])]
+        at = end
+    return order
 
 
 def next_fit(weights: Ints, starts: Ints, limit: int, most: int) -> Ints:

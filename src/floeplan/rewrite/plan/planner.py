@@ -33,8 +33,6 @@ from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, part
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.ir import TRUE
-from floeplan.predicate.stats import TriState
 from floeplan.rewrite.plan.candidates import (
     PRUNED_MANIFEST,
     REASONS_AFTER_REWRITE,
@@ -73,7 +71,6 @@ from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.ranges import expected_ranges
 from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.scan.model import PlannedFiles, PlanWarning
-from floeplan.scan.projection import PartitionNames
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import ScanDeletes, match
 from floeplan.snapshot.reader import SnapshotReader, resolve_target
@@ -87,7 +84,7 @@ _UNREADABLE = {
     Skip.ENCRYPTED: "encrypted",
     Skip.UNREADABLE_DELETES: "a delete file of an unknown format, or an encrypted one, applies to them",
 }
-_ENTRY_COLUMNS = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id", "file_sequence_number"})
+_ENTRY_COLUMNS = frozenset({"key_metadata", "first_row_id", "snapshot_id", "file_sequence_number"})
 
 
 class RewriteDataFilesPlanner:
@@ -150,13 +147,14 @@ class RewriteDataFilesPlanner:
         manifests, keep = reader.manifests, filters.keep_manifests(reader.manifests)
         deletes = reader.deletes()  # a misplaced one, which makes Iceberg refuse the table, is in another manifest
         stats = filters.stat_columns | deletes.key_columns | needed_stats(self.union, self.output_spec_id)
-        if self.strategy.copies_bytes:
-            # Parquet footers have no NaN counts: a file copied from others has the sum of those in their entries.
-            fields = fields_by_id(self.target.schema).items()
-            stats |= {i for i, field in fields if isinstance(field.field_type, FloatType | DoubleType)}
+        # Parquet footers have no NaN counts: a file copied from others has the sum of those in their entries.
+        fields = fields_by_id(self.target.schema).items() if self.strategy.copies_bytes else ()
+        nan_counts = frozenset(i for i, field in fields if isinstance(field.field_type, FloatType | DoubleType))
         if not self.order.is_unsorted:
             stats |= {self.order.fields[0].source_id}  # tells which files a range of the order overlaps
-        entries = reader.entries(reader.manifest_rows(DATA, keep), EntryColumns(_ENTRY_COLUMNS, stats=stats))
+        entries = reader.entries(
+            reader.manifest_rows(DATA, keep), EntryColumns(_ENTRY_COLUMNS, stats=stats, nan_counts=nan_counts)
+        )
         is_data = manifests.content == DATA
         # Live files in manifests that were not read; a manifest without counts (-1) adds none.
         counts = (manifests.added_files, manifests.existing_files)
@@ -270,17 +268,7 @@ class RewriteDataFilesPlanner:
         skip[selection.rows[groups.rows]] = Skip.NONE
 
         # 8. Order the groups, and 9. attach deletes. To a rewrite, as to a scan, every row of these files matters.
-        files = PlannedFiles(
-            entries=considered,
-            states=np.full(len(considered), TriState.TRUE, dtype=np.int8),
-            residuals=(TRUE,),
-            residual_of=np.zeros(len(considered), dtype=np.intp),
-            deletes=deletes.entries,
-            delete_kinds=deletes.kinds,
-            matches=selection.matches,
-            row_groups={},
-            names=PartitionNames(self.union, considered.partition_types),
-        )
+        files = PlannedFiles.whole(considered, deletes, selection.matches, self.union)
         described = self._describe(groups, selection, output, files)
         order = job_order(groups, sizes, self.options.rewrite_job_order)
         entries = selection.entries
@@ -314,6 +302,7 @@ class RewriteDataFilesPlanner:
         total = groups.sums(files.entries.ints("file_size_in_bytes")).tolist()
         deletes = delete_counts(groups, files.matches, len(files)).tolist()
         first = groups.rows[groups.offsets[:-1]]
+        is_proven = output.proven[first].tolist()
         values = {i: column.take(pa.array(first)).to_pylist() for i, column in output.columns.items()}
         # Sorting and clustering may change how well rows compress.
         factor = 1.0 if self.strategy.copies_bytes else self.options.compression_factor
@@ -321,7 +310,7 @@ class RewriteDataFilesPlanner:
         for number, key in enumerate(groups.keys):
             rows = groups.of(number)
             entry = {partition_column(i): listed[number] for i, listed in values.items()}
-            proven = bool(output.proven[first[number]])
+            proven = is_proven[number]
             new_bytes = max(1, int(total[number] * factor)) if factor != 1.0 else total[number]
             described.append(
                 RewriteFileGroup(

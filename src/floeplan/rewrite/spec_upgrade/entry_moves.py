@@ -300,9 +300,11 @@ def find_misplaced(
     """The deletes that are not recorded in the (new) partition of their data file."""
     targets = deletes.entries.delete_targets()
     by_path = np.isin(deletes.kinds, (DeleteKind.POSITION_FILE, DeleteKind.VECTOR))
-    found = pc.index_in(targets, value_set=paths)
+    # Only the files that are named: an index of all paths would take as much memory as these.
+    named = np.flatnonzero(to_mask(pc.is_in(paths, value_set=targets.drop_null())))
+    found = pc.index_in(targets, value_set=paths.take(pa.array(named)))
     present = by_path & to_mask(found.is_valid())
-    data_row = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    data_row = np.append(named, 0)[found.fill_null(-1).to_numpy(zero_copy_only=False)]
     data_codes, delete_codes = joint_codes(union, partitions, PartitionTuples.of(deletes.entries))
     is_misplaced = np.zeros(len(present), dtype=np.bool_)
     is_misplaced[present] = data_codes[data_row[present]] != delete_codes[present]

@@ -34,11 +34,8 @@ from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, part
 from floeplan.metadata.manifests.manifest_list import DATA, read_manifest_list
 from floeplan.partition.fields import source_types
 from floeplan.partition.key import partition_codes
-from floeplan.predicate.ir import TRUE
-from floeplan.predicate.stats import TriState
 from floeplan.scan.file_rows import EQUALITY, FileRows, TableRows
 from floeplan.scan.model import PlannedFiles
-from floeplan.scan.projection import PartitionNames
 from floeplan.snapshot.passes import ScanDeletes, joint_partition_codes, match
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.equality_writers import SpecMove, came_late, spec_moves
@@ -210,14 +207,4 @@ class _Comparison:
 def _planned(data: EntriesTable, deletes: ScanDeletes, head: SnapshotReader) -> PlannedFiles:
     """All data files of a head with the deletes that apply to them."""
     sources = source_types(head.metadata.schema(), head.metadata.schemas)
-    return PlannedFiles(
-        entries=data,
-        states=np.full(len(data), TriState.TRUE, dtype=np.int8),
-        residuals=(TRUE,),
-        residual_of=np.zeros(len(data), dtype=np.intp),
-        deletes=deletes.entries,
-        delete_kinds=deletes.kinds,
-        matches=match(data, deletes, head.union, sources),
-        row_groups={},
-        names=PartitionNames(head.union, data.partition_types),
-    )
+    return PlannedFiles.whole(data, deletes, match(data, deletes, head.union, sources), head.union)
