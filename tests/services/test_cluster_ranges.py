@@ -35,8 +35,7 @@ SPECULATION = DRIVER | {
 }
 TOLERANT = DRIVER | {"spark.excludeOnFailure.taskAndStage.enabled": "true"}
 """An executor that shuts down refuses tasks for a moment. Spark sends it the same task again at once, and fails the job
-after four times, unless executors are excluded for the tasks that failed on them; only for these, not for the tests that
-follow."""
+after four times, unless executors are excluded for the tasks that failed on them. Other tasks may still run there."""
 BY = {"shuffle": ("v", "name"), "range-reads": ("id",)}
 
 
