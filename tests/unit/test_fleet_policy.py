@@ -101,6 +101,12 @@ def test_every_setting_can_be_written_and_is_shown_as_it_is_written() -> None:
         ("budget = 3\n", 1, "budget must be a table, not 3"),
         ('[budget]\nminutes = 5\nbytes = "5 XiB"\n', 3, 'bytes must be a size such as 268435456 or "256 MiB"'),
         ("[budget]\nhours = 5\n", 2, "unknown key 'hours'"),
+        (
+            '[[tables]]\nmatch = "a"\nreports = "x"\n',
+            3,
+            "unknown key 'reports'; it is a key of the file: write it above",
+        ),
+        ("compact = true\n", 1, "unknown key 'compact'; it is a setting: write it below [defaults] or [[tables]]"),
         ("[[tables]]\ncompact = true\n", 1, "a rule needs match"),
         ('[[tables]]\nmatch = "a"\n[[tables]]\nmatch = "b"\nexpire = "yes"\n', 5, 'expire must be "on" or "off"'),
         ('[defaults]\norphans-older-than = "2h"\n', 2, 'must be at least "1d"'),

@@ -160,6 +160,10 @@ class _File:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=2)
                 hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(known))}"
+                if name in _TOP or name == "timezone":
+                    hint = "it is a key of the file: write it above the first table"
+                elif not path and name in _settings_parsers(ZoneInfo("UTC")):
+                    hint = "it is a setting: write it below [defaults] or [[tables]]"
                 self._refuse((*path, name), f"unknown key {name!r}; {hint}")
 
     def _table(self, value: Any, path: KeyPath) -> Mapping[str, Any]:

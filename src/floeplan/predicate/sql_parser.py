@@ -329,6 +329,9 @@ def _reject_unsupported(node: exp.Expr, text: str) -> None:
     for kind, what in _REJECTED.items():
         if isinstance(node, kind):
             raise BadInputError(f"{what} cannot be used in a predicate on a table: {text}", context={"text": text})
+    if isinstance(node, exp.Is) and not isinstance(node.expression, exp.Null | exp.Boolean):
+        message = f"IS takes NULL, TRUE, FALSE or UNKNOWN; compare values with = or <=>: {text}"
+        raise BadInputError(message, context={"text": text})
     named = isinstance(node, exp.Anonymous) and node.name.lower() in _NONDETERMINISTIC_NAMES
     if named or isinstance(node, _NONDETERMINISTIC):
         message = f"{node.sql('spark')} changes with every run; write its value as a literal: {text}"

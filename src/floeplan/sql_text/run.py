@@ -141,9 +141,7 @@ def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> Data
     """Parse and run a statement."""
     if is_query(text):
         options.refuse("a query", "branch", "mode", "isolation")
-        if spark.session is None:
-            refuse_unknown_tables(text, options.catalog)  # starting Spark takes long
-        return run_query(spark.needed("a query"), text, options.catalog)
+        return run_query(_session_for(text, "a query", spark, options), text, options.catalog)
     cursor = Cursor(text)
     if is_word(cursor.tokens[0], "CALL"):
         options.refuse("CALL", "branch", "mode", "isolation")
@@ -163,6 +161,13 @@ def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> Data
             return _insert(statement, table, spark, options)
         case Merge():
             return _merge(statement, table, spark, options)
+
+
+def _session_for(query: str, what: str, spark: SparkOnDemand, options: StatementOptions) -> SparkSession:
+    """The session for a query; a misspelt table is refused before one is started, which takes long."""
+    if spark.session is None:
+        refuse_unknown_tables(query, options.catalog)
+    return spark.needed(what)
 
 
 def _create(cursor: Cursor, spark: SparkOnDemand, options: StatementOptions) -> CreateResult:
@@ -229,7 +234,7 @@ def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: Stat
             local_rows = None
         if local_rows is not None:
             return store(local_rows)
-    session = spark.needed("a query as the source of INSERT")
+    session = _session_for(statement.query, "a query as the source of INSERT", spark, options)
     frame = query_frame(session, statement.query, options.catalog)
     with spark_errors_translated():
         from floeplan.spark.types import assign_columns
@@ -322,8 +327,8 @@ def _merge(statement: Merge, table: Table, spark: SparkOnDemand, options: Statem
             local_rows = plan_scan(found[0], ref=found[1], options=ScanOptions(report=False)).to_arrow()
         if local_rows is not None:
             return spark.run(lambda session: run(local_rows, session))
-    session = spark.needed("a query or a table of Spark's as the source of MERGE")
     query = f"SELECT * FROM {quoted(*source.parts)}" if isinstance(source, TableName) else source
+    session = _session_for(query, "a query or a table of Spark's as the source of MERGE", spark, options)
     frame = query_frame(session, query, options.catalog)
     with spark_errors_translated():
         return run(frame, session)

@@ -190,6 +190,8 @@ def _create(
         kept = asdict(retention or Retention())
         return SnapshotRef.model_validate({"snapshot-id": _snapshot_id(now, target), "type": kind, **kept})
 
+    if not name.strip():
+        raise BadInputError(f"the name of the {kind} is empty", context={"ref": name})
     return _commit(table, name, decide, dry_run, options)
 
 
