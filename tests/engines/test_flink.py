@@ -125,7 +125,7 @@ def test_rows_are_exact_after_concurrent_upserts(tmp_path: Path, version: int, c
         if case == "rows move":
             moved: list[int] = []
             move = [lambda: moved.append(fp.upgrade_spec(table).files_by_rewrite)]
-            # First in a round, after a commit of the job: copy-on-write updates rewrite files under the current spec too.
+            # First, after a commit of the job: copy-on-write updates rewrite files under the current spec too.
             assert run_during(flink, table, [*move, *changes(table)]) > 0
             assert sum(moved) > 0, "upgrade_spec has moved rows beside the job"
         assert flink.stdout is not None
