@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.rest.scan_planning import PlanCompleted, ScanTasks
 from pyiceberg.table import StaticTable
-from pyiceberg.transforms import DayTransform
+from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform
+from pyiceberg.types import DateType, TimestampType, TimestamptzType
 
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.partition.preimage import transformed
@@ -136,15 +138,30 @@ def check_content(history: History, files: dict[str, File], pages: list[Any], ca
             file = files[sent["file-path"]]
             assert (sent["spec-id"], sent["record-count"]) == (file.spec_id, len(file.rows))
             fields = history.specs[file.spec_id].fields
-            empty = caller is PYICEBERG and not all(map(_is_parsed, fields, file.partition))
+            known = {field.field_id: field.field_type for field in history.schema.fields}
+            parsed = (_is_parsed(part, value, known) for part, value in zip(fields, file.partition, strict=True))
+            empty = caller is PYICEBERG and not all(parsed)
             assert len(sent["partition"]) in ({0, len(file.partition)} if empty else {len(file.partition)})
 
 
-def _is_parsed(part: PartField, value: Any) -> bool:
-    """Whether PyIceberg parses a partition value: no null, no NaN, and no day that Python has no date for."""
+def _is_parsed(part: PartField, value: Any, known: Mapping[int, Any]) -> bool:
+    """Whether PyIceberg parses a partition value: no null, no NaN, and no day that Python has no date for.
+
+    The type of an identity or truncated value is that of its column, which must still be there.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return False
-    return not isinstance(part.transform, DayTransform) or value in DAYS
+    if isinstance(part.transform, DayTransform):
+        return value in DAYS
+    if not isinstance(part.transform, IdentityTransform | TruncateTransform):
+        return True
+    match known.get(part.source_id):
+        case DateType():
+            return value in DAYS
+        case TimestampType() | TimestamptzType():
+            return value // 86_400_000_000 in DAYS
+        case type_:
+            return type_ is not None
 
 
 @given(st.data())

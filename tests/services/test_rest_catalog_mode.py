@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from pyiceberg.types import LongType, StringType
 from starlette.requests import Request
 
 from floeplan.catalog import open_catalog
+from floeplan.rest import catalog_endpoints
 from floeplan.rest.catalog_endpoints import CatalogBackend
 from floeplan.rest.limits import AllowedStores, ServerLimits
 from floeplan.rest.policy import MODE_KEY, PlanningPolicy
@@ -119,6 +121,8 @@ def test_namespaces(catalog: RestCatalog) -> None:
     catalog.update_namespace_properties("db", {"team"})
     assert catalog.namespace_exists("db")
     assert catalog.load_namespace_properties("db") == {}
+    assert catalog.update_namespace_properties("db", {"exists"}).missing == ["exists"]
+    assert catalog.namespace_exists("db"), "the mark of the SQL catalog is no property of users"
     with pytest.raises(NamespaceAlreadyExistsError):
         catalog.create_namespace("db")
     with pytest.raises(NamespaceNotEmptyError):
@@ -175,6 +179,36 @@ def test_what_the_server_would_misread_is_refused(table: Table, catalog: RestCat
     assert table.refresh().properties == {}
     elsewhere = {"name": "far", "metadata-location": "s3://elsewhere/v1.metadata.json"}
     assert requests.post(f"{uri}/v1/namespaces/db/register", json=elsewhere).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("namespaces/db/properties", {"removals": 5}),
+        ("namespaces/db/properties", {"removals": "owner"}),
+        ("namespaces/db/properties", {"removals": [{"a": 1}]}),
+        ("namespaces/db/register", {"name": "again"}),
+        ("namespaces/db/register", {"name": "again", "metadata-location": 5}),
+    ],
+)
+def test_malformed_bodies_are_refused(catalog: RestCatalog, uri: str, path: str, document: object) -> None:
+    response = requests.post(f"{uri}/v1/{path}", json=document)
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "BadRequestException")
+    assert catalog.load_namespace_properties("db") == {"owner": "ana"}
+
+
+def test_compressed_metadata_is_bounded(
+    table: Table, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = Path(table.metadata_location.removeprefix("file://")).read_bytes()
+    compressed = tmp_path / "v9.gz.metadata.json"
+    compressed.write_bytes(gzip.compress(metadata))
+    document = {"name": "small", "metadata-location": compressed.as_uri()}
+    assert requests.post(f"{uri}/v1/namespaces/db/register", json=document).status_code == 200
+    monkeypatch.setattr(catalog_endpoints, "_MOST_METADATA", len(metadata) - 1)
+    response = requests.post(f"{uri}/v1/namespaces/db/register", json=document | {"name": "bomb"})
+    assert response.status_code == 400
+    assert "bytes of metadata" in response.json()["error"]["message"]
 
 
 def test_new_metadata_is_written_in_the_allowed_stores_only(table: Table, catalog: RestCatalog, uri: str) -> None:

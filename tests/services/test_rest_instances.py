@@ -169,6 +169,11 @@ def test_a_catalog_that_others_can_change_is_logged(floeplan_home: Path, tmp_pat
         (["--io", "novalue", "--upstream", "http://a"], "key=value"),
         (["--keys", "missing.txt", "--port", "0"], "missing.txt"),
         (["--catalog", "missing"], "no catalog"),
+        (["--tls-certificate", __file__, "--tls-key", __file__, "--port", "0"], "cannot use the certificate"),
+        (["--upstream", "http://a", "--upstream-ca", __file__, "--port", "0"], "--upstream-ca"),
+        (["--upstream", "http://a", "--upstream-ca", "missing.pem", "--port", "0"], "missing.pem"),
+        (["--io", "s3.region=eu-central-1", "--port", "0"], "--io needs --upstream"),
+        (["--replace-upstream-planning", "--port", "0"], "needs --upstream"),
     ],
 )
 def test_bad_options_are_one_line(

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import operator
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -21,10 +22,11 @@ from floeplan.partition.fields import bind_field
 from floeplan.partition.lift import Exactness, lift
 from floeplan.predicate.build import and_, conjuncts, has_opaque, negate, without_opaque
 from floeplan.predicate.evaluate import evaluate
-from floeplan.predicate.ir import FALSE, TRUE, Cmp, CmpOp, InList, IrExpr, IsNull, Opaque, Transformed
+from floeplan.predicate.ir import FALSE, TRUE, Cmp, CmpOp, Column, InList, IrExpr, IsNull, Opaque, Transformed
 from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.rest.expressions import Binder, CompiledFilter, FilterLimits, compile_filter
 from floeplan.scan.report import expression_json
+from tests.support.oracles.rest_filters import Client, matches
 
 pytestmark = pytest.mark.unit
 
@@ -496,15 +498,40 @@ def test_residuals_express_infinity_by_finite_numbers(kind: str, infinity: str, 
         assert "Infinity" not in json.dumps(residual)
         matches = [java_matches(filter_, value) for value in values]
         assert [java_matches(residual, value) for value in values] == matches, filter_
+        assert_equal_for_clients(filter_, residual, column, values)
 
 
 @pytest.mark.parametrize("listed", [["Infinity"], ["-Infinity", 1.0, "Infinity"], [0.0, "Infinity"]])
 @pytest.mark.parametrize("kind", ["in", "not-in"])
-def test_lists_with_infinity_in_residuals(kind: str, listed: list[Any]) -> None:
-    filter_ = {"type": kind, "term": "x", "values": listed}
+@pytest.mark.parametrize("negated", [False, True])
+def test_lists_with_infinity_in_residuals(kind: str, listed: list[Any], negated: bool) -> None:
+    leaf: Any = {"type": kind, "term": "x", "values": listed}
+    filter_ = {"type": "not", "child": leaf} if negated else leaf
     residual = sent_back(filter_)
     assert "Infinity" not in json.dumps(residual)
     assert [java_matches(residual, value) for value in DOUBLES] == [java_matches(filter_, value) for value in DOUBLES]
+    assert_equal_for_clients(filter_, residual, "x", DOUBLES)
+
+
+@pytest.mark.parametrize("kind", ["starts-with", "not-starts-with"])
+@pytest.mark.parametrize("negated", [False, True])
+def test_nulls_keep_their_answer_in_ranges_of_prefixes(kind: str, negated: bool) -> None:
+    """Java's readers skip row groups of nulls for a range, which rows without a prefix must not be lost to."""
+    leaf: Any = {"type": kind, "term": "s", "value": "n"}
+    filter_ = {"type": "not", "child": leaf} if negated else leaf
+    residual = sent_back(filter_)
+    assert "starts-with" not in json.dumps(residual)
+    assert_equal_for_clients(filter_, residual, "s", [None, "", "m", "n", "nz", "o"])
+
+
+def assert_equal_for_clients(filter_: Any, residual: Any, name: str, values: Sequence[Any]) -> None:
+    """Whoever evaluates the residual finds the rows of the filter, nulls and NaN included."""
+    column = Column(1, SCHEMA.find_type(name), (name,))
+    for client in Client:
+        found, expected = (
+            [matches(one, {1: value}, {name: column}, client) for value in values] for one in (residual, filter_)
+        )
+        assert found == expected, f"{client}: {residual} for {filter_}"
 
 
 @pytest.mark.parametrize("prefix", ["n", "a%", "é", "\U0001f600", "ab\ue000"])
@@ -512,6 +539,7 @@ def test_lists_with_infinity_in_residuals(kind: str, listed: list[Any]) -> None:
 def test_residuals_express_prefixes_by_ranges(kind: str, prefix: str) -> None:
     """Java fails to test the prefix of a null partition value; of a range, it does not."""
     residual = sent_back({"type": kind, "term": "s", "value": prefix})
+    residual = residual["left"] if kind == "not-starts-with" else residual  # the other side is for nulls
     low, high = residual["left"], residual["right"]
     texts = [
         *("", "a", "m", "n", "nn", "o", "é", "éa", "ê"),

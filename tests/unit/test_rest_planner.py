@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest.scan_planning import PlanCompleted, ScanTasks
@@ -173,6 +174,22 @@ def test_pages_of_any_instance_make_up_the_plan(archive: StaticTable) -> None:
     assert found == expected_paths(archive, "region = 'eu'")
     sizes = [len(json.dumps(page)) for page in rest[:-1]]
     assert 4_000 < min(sizes) <= max(sizes) < 20_000
+
+
+def test_a_page_of_another_plan_is_refused(archive: StaticTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance of a release that prunes more must not serve ranges of a plan that has more files."""
+    one, other = planner(page_bytes=10_000), planner(page_bytes=10_000)
+    tokens = planned(archive, scans=one)["plan-tasks"]
+    plan = planner_module.plan_target
+
+    def without_first(*given: Any, **options: Any) -> Any:
+        made = plan(*given, **options)
+        return replace(made, files=made.files.take(np.arange(1, len(made.files))))
+
+    monkeypatch.setattr(planner_module, "plan_target", without_first)
+    with pytest.raises(NoSuchPlanTaskError):
+        other.fetch_tasks(archive, tokens[0], SPARK)
+    assert one.fetch_tasks(archive, tokens[0], SPARK).body
 
 
 def test_long_filters_make_long_pages(archive: StaticTable) -> None:

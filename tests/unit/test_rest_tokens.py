@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import time
 import zlib
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from floeplan.rest.tokens import KEY_BYTES, KeyRing, NoSuchPlanTaskError, PlanTa
 
 pytestmark = pytest.mark.unit
 
-TASK = PlanTask("plan", '{"filter":true}', 5, (0, 1), 100, 200)
+TASK = PlanTask("plan", '{"filter":true}', 5, (0, 1), 100, 200, "files")
 KEYS = KeyRing({"a": bytes(range(32)), "b": bytes(32)})
 
 
@@ -34,7 +35,8 @@ def test_a_token_opens_to_its_task_on_any_instance() -> None:
 
 
 def test_tokens_are_short_and_tell_nothing() -> None:
-    token = sealed(task=PlanTask("p" * 36, '{"filter":{"type":"eq","term":"name","value":"secret"}}', 5, (0,), 0, 9))
+    filter_ = '{"filter":{"type":"eq","term":"name","value":"secret"}}'
+    token = sealed(task=PlanTask("p" * 36, filter_, 5, (0,), 0, 9, os.urandom(12).hex()))
     assert len(token) < 320
     raw = base64.urlsafe_b64decode(token + "==")
     assert b"secret" not in raw
@@ -108,7 +110,7 @@ def test_tokens_of_another_plan_format_are_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_content_that_inflates_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    token = sealed(task=PlanTask("p", " " * 100_000, 5, (0,), 0, 9))
+    token = sealed(task=PlanTask("p", " " * 100_000, 5, (0,), 0, 9, "f" * 24))
     monkeypatch.setattr(tokens, "MAX_CONTENT", 50_000)
     with pytest.raises(NoSuchPlanTaskError):
         opened(token)

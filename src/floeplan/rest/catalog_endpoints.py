@@ -18,6 +18,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from typing import Any, TypeAlias, cast
 from urllib.parse import parse_qs
 
@@ -57,6 +58,7 @@ from floeplan.rest.wire import (
     catalog_error,
     checked_levels,
     checked_name,
+    checked_names,
     checked_strings,
     encoded_response,
     json_object,
@@ -115,7 +117,7 @@ _LOCATION = (
 )
 """Where the metadata of a table of PyIceberg's SQL catalog is; building the statement takes longer than running it."""
 _THREADS, _MOST_TABLES = 8, 64
-_GZIP = b"\x1f\x8b"
+_GZIP, _MOST_METADATA = b"\x1f\x8b", 512 * 1024 * 1024
 
 
 class CatalogBackend:
@@ -280,12 +282,13 @@ class CatalogBackend:
         return Response(status_code=204)
 
     def _update_namespace(self, levels: Identifier, body: Mapping[str, Any]) -> Response:
-        removals, updates = set(body.get("removals") or ()), checked_strings(body.get("updates"))
+        removals, updates = set(checked_names(body.get("removals"))), checked_strings(body.get("updates"))
         if both := removals & set(updates):
             raise RestError(422, "UnprocessableEntityException", f"keys both removed and updated: {sorted(both)}")
         self._check_namespace(levels)
-        summary = self._catalog.update_namespace_properties(levels, removals, updates)
-        changes = {"removed": summary.removed, "updated": summary.updated, "missing": summary.missing}
+        kept = removals & {_EXISTS} if isinstance(self._catalog, SqlCatalog) else set()
+        summary = self._catalog.update_namespace_properties(levels, removals - kept, updates)
+        changes = {"removed": summary.removed, "updated": summary.updated, "missing": [*summary.missing, *kept]}
         return json_response({key: sorted(values) for key, values in changes.items()})
 
     # --- tables
@@ -348,7 +351,13 @@ class CatalogBackend:
 
     def _metadata_file(self, location: str) -> bytes:
         data = read_file(location, load_file_io(self._catalog.properties, location))
-        return gzip.decompress(data) if data.startswith(_GZIP) else data
+        if not data.startswith(_GZIP):
+            return data
+        with gzip.GzipFile(fileobj=BytesIO(data)) as compressed:
+            text = compressed.read(_MOST_METADATA + 1)
+        if len(text) > _MOST_METADATA:
+            raise RestError(400, "BadRequestException", f"{location} exceeds {_MOST_METADATA} bytes of metadata")
+        return text
 
     def _create_table(self, levels: Identifier, body: Mapping[str, Any]) -> Response:
         name = (*levels, checked_name(body.get("name")))
@@ -396,7 +405,9 @@ class CatalogBackend:
         return json_response(document)
 
     def _register(self, levels: Identifier, body: Mapping[str, Any]) -> Response:
-        name, location = (*levels, checked_name(body.get("name"))), str(body.get("metadata-location"))
+        name, location = (*levels, checked_name(body.get("name"))), body.get("metadata-location")
+        if not isinstance(location, str):
+            raise RestError(400, "BadRequestException", "metadata-location is missing")
         self._check_store(location)
         # Before PyIceberg loads the table and does what its properties say.
         metadata = json_object(self._metadata_file(location))

@@ -268,7 +268,7 @@ class _Compiler:
         column, transform = target
         readable = finite_form(column, kind, term, values)
         if readable is None and transform is None:
-            readable = range_form(column, kind, term, values)
+            readable = range_form(column, kind, term, values, negative=op == "not-starts-with")
         if readable is not None:
             self._readable[id(node)] = readable
         if isinstance(column.type, types.FloatType) and any(map(beyond_float, values)):

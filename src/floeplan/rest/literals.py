@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,8 @@ def finite_form(column: Column, kind: str, term: Any, values: Sequence[Any]) -> 
     """A predicate that compares with infinity as an equal one without it; ``None`` for any other.
 
     Java writes infinity as text and fails to read that text in a residual. The forms are equal for every value, null
-    and NaN included, as Java evaluates rows: NaN is above infinity, nulls are below everything.
+    and NaN included, whoever evaluates them, also below NOT: nulls are below everything for Java's rows, match no range
+    for its row groups, and are unknown to SQL.
     """
     infinite = [_INFINITIES[value] for value in values if isinstance(value, str) and value in _INFINITIES]
     is_float = isinstance(column.type, types.FloatType | types.DoubleType)
@@ -118,23 +120,22 @@ def finite_form(column: Column, kind: str, term: Any, values: Sequence[Any]) -> 
         return None
     most = _FLOAT_MAX if isinstance(column.type, types.FloatType) else _DOUBLE_MAX
 
-    def leaf(type_: str, **value: Any) -> dict[str, Any]:
-        return {"type": type_, "term": term, **value}
-
+    leaf = partial(_leaf, term)
     if kind in ("in", "not-in"):
         joined, each = ("or", "eq") if kind == "in" else ("and", "not-eq")
-        finite = [value for value in values if value not in _INFINITIES]
-        parts = [_against_infinity(leaf, each, sign, most) for sign in sorted(set(infinite))]
+        finite, null = [value for value in values if value not in _INFINITIES], _null_form(leaf, kind, values=[0.0])
+        parts = [_against_infinity(leaf, each, sign, most, null) for sign in sorted(set(infinite))]
         return _joined(joined, *([leaf(kind, values=finite)] if finite else []), *parts)
-    return _against_infinity(leaf, kind, infinite[0], most)
+    null = _null_form(leaf, kind, value=0.0) if kind in ("eq", "not-eq") else None
+    return _against_infinity(leaf, kind, infinite[0], most, null)
 
 
-def range_form(column: Column, kind: str, term: Any, values: Sequence[Any]) -> Any:
+def range_form(column: Column, kind: str, term: Any, values: Sequence[Any], *, negative: bool) -> Any:
     """A test of a prefix as an equal test of a range; ``None`` for any other predicate.
 
-    Java evaluates a residual on the partition values of its file, and fails to test the prefix of a null there; in a
-    range, nulls are below everything. The characters left out have no successor, or one that sorts before them in
-    UTF-16.
+    Java evaluates a residual on the partition values of its file, and fails to test the prefix of a null there. Where
+    rows without the prefix are asked for (``negative``), nulls match for Java, but its readers skip row groups of nulls
+    for a range, so they are named. The characters left out have no successor, or one that sorts before them in UTF-16.
     """
     prefix = values[0] if values else None
     if kind not in ("starts-with", "not-starts-with") or not isinstance(column.type, types.StringType):
@@ -143,22 +144,54 @@ def range_form(column: Column, kind: str, term: Any, values: Sequence[Any]) -> A
         return None
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     first, second = ("gt-eq", "lt") if kind == "starts-with" else ("lt", "gt-eq")
-    leaves = ({"type": first, "term": term, "value": prefix}, {"type": second, "term": term, "value": end})
-    return _joined("and" if kind == "starts-with" else "or", *leaves)
+    leaf = partial(_leaf, term)
+    parts = [leaf(first, value=prefix), leaf(second, value=end)]
+    if negative:
+        parts.append(_null_form(leaf, "eq" if kind == "starts-with" else "not-eq", value=prefix))
+    return _joined("and" if kind == "starts-with" else "or", *parts)
 
 
-def _against_infinity(leaf: Callable[..., dict[str, Any]], kind: str, sign: int, most: float) -> Any:
-    """A comparison with infinity of this sign; ``most`` is the largest number."""
-    null, not_null, nan, not_nan = map(leaf, ("is-null", "not-null", "is-nan", "not-nan"))
+def _leaf(term: Any, kind: str, **value: Any) -> dict[str, Any]:
+    return {"type": kind, "term": term, **value}
+
+
+def _null_form(leaf: Callable[..., dict[str, Any]], kind: str, **value: Any) -> Any:
+    """What every value matches (``eq``, ``in``) or none (``not-eq``, ``not-in``), and nulls as they match ``kind``."""
+    if kind in ("eq", "in"):
+        return _joined("or", leaf(kind, **value), leaf("not-null"))
+    return _joined("and", leaf(kind, **value), leaf("is-null"))
+
+
+def _against_infinity(leaf: Callable[..., dict[str, Any]], kind: str, sign: int, most: float, null: Any) -> Any:
+    """A comparison with infinity of this sign; ``most`` is the largest number, and ``null`` decides about nulls."""
+    low, high = leaf("lt-eq", value=0.0), leaf("gt", value=0.0)
     if sign > 0:
         above, below = leaf("gt", value=most), leaf("lt-eq", value=most)
-        forms = {"lt": below, "lt-eq": not_nan, "gt": nan, "gt-eq": above}
-        forms |= {"eq": _joined("and", above, not_nan), "not-eq": _joined("or", below, nan, null)}
-    else:
-        above, below = leaf("gt-eq", value=-most), leaf("lt", value=-most)
-        forms = {"lt": null, "lt-eq": below, "gt": above, "gt-eq": not_null}
-        forms |= {"eq": _joined("and", below, not_null), "not-eq": _joined("or", above, null)}
-    return forms[kind]
+        match kind:
+            case "lt":
+                return below
+            case "lt-eq":
+                return _joined("and", _joined("or", low, high), leaf("not-nan"))
+            case "gt":
+                return _joined("or", _joined("and", above, leaf("is-nan")), _joined("and", low, high))
+            case "gt-eq":
+                return above
+            case "eq":
+                return _joined("and", above, leaf("not-nan"), null)
+        return _joined("or", below, leaf("is-nan"), null)
+    above, below = leaf("gt-eq", value=-most), leaf("lt", value=-most)
+    match kind:
+        case "lt":
+            return _joined("and", low, leaf("is-null"))
+        case "lt-eq":
+            return below
+        case "gt":
+            return above
+        case "gt-eq":
+            return _joined("or", high, _joined("and", low, leaf("not-null")))
+        case "eq":
+            return _joined("and", below, null)
+    return _joined("or", above, leaf("is-nan"), null)
 
 
 def _joined(kind: str, first: Any, *others: Any) -> Any:

@@ -15,11 +15,13 @@ The first page is in the response itself, the others are plan tasks. A plan is a
 to poll or to cancel.
 
 Fail-safe: a plan that cannot be made is an error, never an empty or partial plan. A page of a snapshot or schema that
-the table no longer has is ``NoSuchPlanTaskError``: another snapshot would have other files.
+the table no longer has is ``NoSuchPlanTaskError``: another snapshot would have other files. So is a page of a plan
+that this instance makes of other files than the instance whose token it is.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import uuid
@@ -147,15 +149,16 @@ class PlannerOptions:
 class _Plan:
     """A plan in the cache: its files, the report of making it, and its first pages as they were last sent.
 
-    ``starts`` are those of its pages (``PlanFiles.page_starts``), and ``size`` is its memory in bytes. ``first`` holds
-    the JSON of a first page by its end and by whether it is for PyIceberg, and ``written`` that of pages for PyIceberg
-    that were written before they were asked for, until they are.
+    ``starts`` are those of its pages (``PlanFiles.page_starts``), ``size`` is its memory in bytes, and ``digest`` tells
+    which files it has in which order. ``first`` holds the JSON of a first page by its end and by whether it is for
+    PyIceberg, and ``written`` that of pages for PyIceberg that were written before they were asked for, until they are.
     """
 
     files: PlanFiles
     report: Mapping[str, Any]
     starts: Sequence[int]
     size: int
+    digest: str
     first: dict[tuple[int, bool], _Page] = field(default_factory=dict)
     written: dict[tuple[int, int], Future[_Page]] = field(default_factory=dict)
 
@@ -215,8 +218,9 @@ class ScanPlanner:
         text = request.text
         plan, cached = self._planned(table, request, text, snapshot, schemas, caller)
         plan_id = str(uuid.uuid4())
+        snapshot_id = -1 if snapshot is None else snapshot.snapshot_id
         schema_ids = tuple(schema.schema_id for schema in schemas)
-        template = PlanTask(plan_id, text, -1 if snapshot is None else snapshot.snapshot_id, schema_ids, 0, 0)
+        template = PlanTask(plan_id, text, snapshot_id, schema_ids, 0, 0, plan.digest)
         tasks = [replace(template, start=start, end=end) for start, end in pairwise(plan.starts[1:])]
         owner, lifetime = {"principal": caller.principal, "table_uuid": _identity(table)}, self.options.token_seconds
         tokens = [self.keys.seal(task, lifetime=lifetime, **owner) for task in tasks]
@@ -242,7 +246,8 @@ class ScanPlanner:
             plan, _ = self._planned(table, request, task.request, snapshot, schemas, caller)
         except BadInputError:  # the plan could be made once: the table has changed since
             raise NoSuchPlanTaskError from None
-        if not 0 <= task.start < task.end <= len(plan.files):
+        # Another plan, e.g. of an instance whose release prunes better: its pages would lose or repeat files.
+        if task.files != plan.digest or not 0 <= task.start < task.end <= len(plan.files):
             raise NoSuchPlanTaskError
         body = _body({}, plan, task.start, task.end, caller)
         return PlanResponse(body, task.plan_id, None, self._ahead(plan, task.end, caller))
@@ -330,7 +335,7 @@ class ScanPlanner:
         page_bytes = self._page_bytes(text)
         starts = pages.page_starts(page_bytes, _FIRST_BYTES)
         ahead = _PAGES_AHEAD * page_bytes if len(starts) > 2 and not bounds else 0
-        return _Plan(pages, report, starts, _size(pages) + _PER_REQUEST_BYTE * len(text) + ahead)
+        return _Plan(pages, report, starts, _size(pages) + _PER_REQUEST_BYTE * len(text) + ahead, _digest(files))
 
     def _projection(self, table: Table, request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> Schema:
         """The selected columns; engines repeat few selections, and making a schema takes longer than a page."""
@@ -391,6 +396,12 @@ def _details(plan: ScanPlan, files: PlannedFiles, stats: frozenset[int], source:
     names = [name for name in read.table.column_names if name == _SPLITS or "." in name]
     few = EntriesTable(read.table.select(names), {})
     return few if np.array_equal(rows, np.arange(len(read))) else few.take(rows)
+
+
+def _digest(files: PlannedFiles) -> str:
+    """Which files of the snapshot a plan has, in which order."""
+    places = np.stack((files.entries.ints("manifest"), files.entries.ints("ordinal")))
+    return hashlib.blake2b(places.astype("<i8").tobytes(), digest_size=12).hexdigest()
 
 
 def _snapshot_key(table: Table, snapshot: Snapshot | None) -> _SnapshotKey:

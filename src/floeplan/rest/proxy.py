@@ -32,6 +32,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from floeplan.errors import InvalidOptionError
 from floeplan.rest.forwarding import JsonMembers, decodable, edited, end_to_end, of_caller, passed, translated
 from floeplan.rest.limits import AllowedStores, ServerLimits
 from floeplan.rest.policy import MODE_KEY, PlanningPolicy, has_float_partitions
@@ -124,7 +125,7 @@ class ProxyBackend:
         self._options, self._policy, self._stores = options, policy, stores
         self._base = httpx.URL(options.uri.rstrip("/"))
         timeout = httpx.Timeout(limits.upstream_seconds, connect=min(_CONNECT_SECONDS, limits.upstream_seconds))
-        verify = ssl.create_default_context(cafile=options.ca_file) if options.ca_file else True
+        verify = _trusting(options.ca_file) if options.ca_file else True
         pool = httpx.Limits(max_connections=256, max_keepalive_connections=64)
         # Nothing of this machine's environment (proxies, .netrc credentials) may get into the requests of callers.
         self._client = httpx.AsyncClient(timeout=timeout, limits=pool, verify=verify, trust_env=False)
@@ -373,6 +374,14 @@ class ProxyBackend:
                 return await self._client.get(url, headers=headers)
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 return await self._client.get(url, headers=headers)
+
+
+def _trusting(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        message = f"cannot use the certificates of --upstream-ca {ca_file}: {error}"
+        raise InvalidOptionError(message, context={"option": "--upstream-ca"}) from error
 
 
 def _store_properties(properties: Mapping[str, Any]) -> dict[str, str]:

@@ -149,6 +149,11 @@ def serve(options: ServerOptions, ready: Callable[[str], None]) -> None:
     gc.collect()
     gc.freeze()  # looking for garbage among everything that was imported takes longer than a plan
     with listening:
+        try:
+            config.load()
+        except OSError as error:
+            message = f"cannot use the certificate {options.certificate} with the key {options.private_key}: {error}"
+            raise InvalidOptionError(message, context={"option": "--tls-certificate"}) from error
         _Server(config, lambda: ready(uri)).run([listening])
 
 

@@ -39,7 +39,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from floeplan.errors import BadInputError
 
 PLAN_FORMAT = 1
-"""Incremented whenever another release would order or cut the files of a plan differently."""
+"""Incremented whenever the content of a token means something else; which files it is for is in its digest."""
 
 KEY_BYTES = 32
 MAX_TOKEN = 2 * 1024 * 1024
@@ -73,6 +73,7 @@ class PlanTask:
         schema_ids: The schemas that column names are bound to, the preferred one first.
         start: The first file.
         end: One past the last file.
+        files: The digest of all files of the plan; the range means nothing in another plan.
     """
 
     plan_id: str
@@ -81,6 +82,7 @@ class PlanTask:
     schema_ids: tuple[int, ...]
     start: int
     end: int
+    files: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class KeyRing:
             "snapshot": task.snapshot_id,
             "schemas": list(task.schema_ids),
             "range": [task.start, task.end],
+            "files": task.files,
             "expires": time.time() + lifetime,
         }
         name, key = next(iter(self.keys.items()))
@@ -159,9 +162,9 @@ class KeyRing:
             content = json.loads(self._decrypt(token, principal, table_uuid))
             if content["expires"] < time.time():
                 raise NoSuchPlanTaskError
-            start, end = content["range"]
+            schemas, (start, end) = tuple(content["schemas"]), content["range"]
             return PlanTask(
-                content["plan"], content["request"], content["snapshot"], tuple(content["schemas"]), start, end
+                content["plan"], content["request"], content["snapshot"], schemas, start, end, content["files"]
             )
         except (InvalidTag, ValueError, KeyError, IndexError, TypeError, zlib.error):
             raise NoSuchPlanTaskError from None

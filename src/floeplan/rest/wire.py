@@ -355,3 +355,12 @@ def checked_strings(document: object) -> dict[str, str]:
     if not isinstance(document, dict) or not all(isinstance(value, str) for value in document.values()):
         raise RestError(400, "BadRequestException", "properties must be an object of strings")
     return dict(document)
+
+
+def checked_names(document: object) -> list[str]:
+    """Names of properties in a body."""
+    if document is None:
+        return []
+    if not isinstance(document, list) or not all(isinstance(name, str) for name in document):
+        raise RestError(400, "BadRequestException", "names of properties must be a list of strings")
+    return list(document)

@@ -126,6 +126,11 @@ def serve_catalog(
     if upstream is not None and catalog is not None:
         message = "--upstream and --catalog cannot be combined: the first is a catalog to stand in front of"
         raise InvalidOptionError(message, context={"option": "--upstream"})
+    of_upstream: dict[str, object] = {"--io": io, "--warehouse": warehouse, "--upstream-ca": upstream_ca}
+    of_upstream["--replace-upstream-planning"] = replace_planning or None
+    for option, given in of_upstream.items():
+        if upstream is None and given is not None:
+            raise InvalidOptionError(f"{option} needs --upstream", context={"option": option})
     if not 0 <= port <= 65535:
         raise InvalidOptionError(f"--port is {port} but must be between 0 and 65535", context={"option": "--port"})
     from floeplan.audit.reports import default_reports
