@@ -37,6 +37,7 @@ from tests.support.tables.commits import (
     Rows,
     arrow,
     create_table,
+    data_specs,
     equality_delete,
     open_catalog,
     partition_by_part,
@@ -99,6 +100,54 @@ def test_a_writer_behind_the_commits_of_another_is_found(catalog: SqlCatalog, mo
     table = commit_change(table, deletes, options=patient()).table
     with pytest.raises(UnsupportedError, match=r"equality deletes under partition spec 0"):
         fp.rewrite_data_files(table, spec="current")
+
+
+@pytest.mark.parametrize("how", ["rewrite", "upgrade", "update"])
+def test_a_writer_whose_snapshots_have_expired_may_be_live(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its deletes are still there, and the history does not say how old they are."""
+    table = streamed(catalog)
+    fp.append(table, arrow(rows_of(50, 60, "c")))
+    fp.expire_snapshots(table.refresh(), older_than=timedelta(0), dry_run=False)
+    move = {
+        "rewrite": lambda: fp.rewrite_data_files(table.refresh(), spec="current"),
+        "upgrade": lambda: fp.upgrade_spec(table.refresh()),
+        "update": lambda: fp.update(table.refresh(), {"id": "id"}, "id = 3"),
+    }[how]
+    with pytest.raises(UnsupportedError, match=r"expired and may be of the last 24 hours, .*partition spec 0.*--allow"):
+        move()
+    monkeypatch.setattr(equality_writers, "RECENT_HOURS", 0)
+    move()
+    assert data_specs(table.refresh()) != [0, 0, 0, 1]
+
+
+def test_expired_snapshots_without_equality_deletes_are_no_writer(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    fp.delete(table, "id = 3", mode="merge-on-read")
+    fp.delete(table, "id = 13", mode="merge-on-read")
+    with writable_metadata(table.io), table.refresh().update_spec() as update:
+        update.add_field("id", "bucket[1]", "bucket")
+    fp.expire_snapshots(table.refresh(), older_than=timedelta(0), dry_run=False)
+    assert fp.rewrite_data_files(table.refresh(), spec="current").files_rewritten == 3
+
+
+def test_a_rewrite_warns_that_it_hides_doubled_rows(catalog: SqlCatalog) -> None:
+    """Late deletes apply to older files only: not to new ones of the same rows."""
+    table = streamed(catalog)
+    fp.rewrite_data_files(table, spec="current", allow_late_equality_deletes=True)
+
+    def warnings() -> list[str]:
+        planner = fp.RewriteDataFilesPlanner(table.refresh(), fp.RewriteOptions(rewrite_all=True))
+        return [f"{one.kind}: {one.message}" for one in planner.plan_with_stats().warnings]
+
+    upsert(table, rows_of(40, 45, "a"))
+    assert warnings() == [], "keys of new rows double nothing"
+    upsert(table, rows_of(0, 5, "a"))
+    (warning,) = warnings()
+    assert warning.startswith("doubled-rows: 1 equality delete file came after rows had left their spec")
+    doctor(table.refresh(), repair=True, commit=patient())
+    assert warnings() == []
 
 
 def test_a_rewrite_keeps_late_deletes_until_they_are_repaired(catalog: SqlCatalog) -> None:

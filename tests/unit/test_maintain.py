@@ -432,7 +432,7 @@ def test_work_waits_for_its_window_and_for_tables_that_come_first(lake: SqlCatal
 
 def test_the_order_shown_is_that_of_the_run(lake: SqlCatalog) -> None:
     small_table(lake, "db.alpha", files=20)  # the most valuable, but it waits
-    small_table(lake, "db.beta")  # as valuable as db.small
+    small_table(lake, "db.beta", files=FILES + 2)  # more valuable than db.small
     policy = parse_policy(
         'runs = "off"\n[defaults]\nrewrite-manifests = false\n'
         '[[tables]]\nmatch = "db.alpha"\nafter = ["db.s*", "db.good"]'

@@ -260,6 +260,11 @@ class ScanDeletes:
         """Field ids of all equality keys: their bounds decide which data files an equality delete may apply to."""
         return frozenset(field_id for keys in set(self.equality_ids) for field_id in keys)
 
+    def everywhere(self, rows: Ints) -> ScanDeletes:
+        """Some equality deletes as if they applied to all specs and partitions."""
+        kinds = np.full(len(rows), DeleteKind.EQUALITY_GLOBAL, dtype=np.int8)
+        return ScanDeletes(self.entries.take(rows), kinds, tuple(self.equality_ids[row] for row in rows.tolist()))
+
 
 def match(
     data: EntriesTable,

@@ -81,9 +81,7 @@ def _meant_for_moved_rows(
     late = np.flatnonzero(came_late(head, deletes.entries.take(rows), spec_moves(head)))
     if not len(late):
         return late
-    ids = tuple(deletes.equality_ids[row] for row in rows[late].tolist())
-    everywhere = np.full(len(late), DeleteKind.EQUALITY_GLOBAL, dtype=np.int8)
-    meant = ScanDeletes(deletes.entries.take(rows[late]), everywhere, ids)
+    meant = deletes.everywhere(rows[late])
     older = head.manifests.min_sequence_number < meant.entries.sequence_number.max()
     columns = EntryColumns(frozenset(), stats=deletes.key_columns)
     data = _without(removed, head.entries(head.manifest_rows(DATA, older), columns))

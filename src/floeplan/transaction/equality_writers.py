@@ -5,7 +5,8 @@ partition, so later upserts do not apply to rows that a rewrite or a change of r
 double. The writer must be stopped before the move and started again after it, or rows must keep their spec.
 
 Rule: a spec has a live writer when a snapshot of the last ``RECENT_HOURS`` added equality deletes under it. Deletes of
-an unpartitioned spec apply to all specs and do not count. Fail-safe: a writer that has ended recently counts too.
+an unpartitioned spec apply to all specs and do not count. Fail-safe: a writer that has ended recently counts too; so do
+equality deletes of expired snapshots when the history is shorter than that.
 
 A delete *came late* if rows had left its spec before it was added. Snapshots that move rows record it
 (``floeplan.moved-from-specs``, and ``floeplan.operation`` of a move by metadata). Once such a snapshot has expired, and
@@ -26,12 +27,17 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 
 from floeplan.errors import UnsupportedError
-from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
+from floeplan.metadata.manifests.entries import Content, EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.model import PlanWarning
+from floeplan.snapshot.passes import ScanDeletes, match
 from floeplan.snapshot.reader import SnapshotReader
-from floeplan.vectors import Mask
+from floeplan.text import counted
+from floeplan.vectors import Ints, Mask
 
 RECENT_HOURS = 24
 STOP_WRITERS = (
@@ -50,11 +56,14 @@ class LiveWriter:
     spec_id: int
     snapshot_id: int
     output_spec_id: int
+    expired: bool = False
 
     def warning(self, fix: str) -> PlanWarning:
         """The warning of it; ``fix`` is what to do instead."""
+        hours = f"of the last {RECENT_HOURS} hours"
+        when = f", which has expired and may be {hours}," if self.expired else f" {hours}"
         text = (
-            f"snapshot {self.snapshot_id} of the last {RECENT_HOURS} hours added equality deletes under partition spec "
+            f"snapshot {self.snapshot_id}{when} added equality deletes under partition spec "
             f"{self.spec_id}: later upserts of that writer would double rows that move to spec {self.output_spec_id}; "
             f"{fix}"
         )
@@ -79,7 +88,28 @@ def find_live_writer(
         deletes = (manifests.content == DELETES) & np.isin(manifests.spec_id, leaving) & (manifests.added_files != 0)
         for row in np.flatnonzero(own & deletes).tolist():
             return LiveWriter(int(manifests.spec_id[row]), int(added_by[row]), output_spec_id)
-    return None
+    if snapshot is None or not recent or len(recent) < len(history) or (history[-1].sequence_number or 0) <= 1:
+        return None  # the history is whole, or reaches back far enough
+    return _writer_of_expired_snapshot(metadata, snapshot, io, leaving, output_spec_id)
+
+
+def _writer_of_expired_snapshot(
+    metadata: TableMetadata, head: Snapshot, io: FileIO | None, leaving: list[int], output_spec_id: int
+) -> LiveWriter | None:
+    """The newest of the equality deletes under some specs whose snapshot has expired, so that its time is unknown."""
+    if head.summary is not None and head.summary.additional_properties.get("total-equality-deletes") == "0":
+        return None
+    manifests = read_manifest_list(head.manifest_list, io, table_location=metadata.location)
+    rows = np.flatnonzero((manifests.content == DELETES) & manifests.is_live & np.isin(manifests.spec_id, leaving))
+    columns, union = EntryColumns(frozenset({"snapshot_id"}), partition=False), UnionPartitionType.of_table(metadata)
+    deletes = read_entries(manifests, union, columns, rows=rows, io=io, live=True)
+    added_by = deletes.ints("snapshot_id")
+    expired = ~np.isin(added_by, [one.snapshot_id for one in metadata.snapshots])
+    found = np.flatnonzero((deletes.content == Content.EQUALITY_DELETES) & expired)
+    if not len(found):
+        return None
+    newest = found[np.argmax(deletes.sequence_number[found])]
+    return LiveWriter(int(deletes.spec_id[newest]), int(added_by[newest]), output_spec_id, expired=True)
 
 
 def warn_of_equality_writers(head: SnapshotReader, specs: Collection[int], output_spec_id: int) -> list[PlanWarning]:
@@ -107,6 +137,42 @@ def refuse_live_writers(warnings: Collection[PlanWarning]) -> None:
                 kind=_LIVE_WRITER,
                 context=warning.context,
             )
+
+
+def warn_of_late_deletes(
+    head: SnapshotReader, deletes: ScanDeletes, files: EntriesTable, matches: DeleteMatches, rows: Ints
+) -> list[PlanWarning]:
+    """A warning of equality deletes that came late and may have keys of files that are about to be rewritten.
+
+    A delete applies to older files only: ``doctor`` finds no doubled rows in the new files.
+
+    Args:
+        head: The snapshot.
+        deletes: All its delete files.
+        files: Data files, with the bounds of equality keys.
+        matches: The deletes that apply to each; a late one that was repaired is among them.
+        rows: The data files to rewrite.
+    """
+    scoped = np.flatnonzero(deletes.kinds == DeleteKind.EQUALITY_PARTITION)
+    late = scoped[came_late(head, deletes.entries.take(scoped), spec_moves(head))] if len(scoped) else scoped
+    if not len(late):
+        return []
+    data, applied = files.take(rows), matches.take(rows)
+    sources = source_types(head.metadata.schema(), head.metadata.schemas)
+    meant = match(data, deletes.everywhere(late), head.union, sources)
+    data_row, delete = np.repeat(np.arange(len(data)), meant.counts), late[meant.deletes]
+    path = deletes.entries.path.dictionary_encode().indices.to_numpy()
+    known = np.repeat(np.arange(len(data)), applied.counts) * len(path) + path[applied.deletes]
+    applies = np.isin(data_row * len(path) + path[delete], known)
+    missing = delete[~applies & (deletes.entries.spec_id[delete] != data.spec_id[data_row])]
+    count = len(np.unique(path[missing]))
+    if not count:
+        return []
+    text = (
+        f"{counted(count, 'equality delete file')} came after rows had left their spec and may match rows of these "
+        "files: run doctor --repair first, which finds no doubled rows in rewritten files"
+    )
+    return [PlanWarning("doubled-rows", text, {"delete_files": count})]
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import ScanDeletes, match
 from floeplan.snapshot.reader import SnapshotReader, resolve_target
 from floeplan.text import counted
-from floeplan.transaction.equality_writers import warn_of_equality_writers
+from floeplan.transaction.equality_writers import warn_of_equality_writers, warn_of_late_deletes
 from floeplan.write.target import other_format
 
 MAX_WARNINGS = 20
@@ -172,6 +172,9 @@ class RewriteDataFilesPlanner:
         if plan.groups and self.output_spec_id is not None:
             specs = {spec_id for group in plan.groups for spec_id in group.source_spec_ids}
             warnings += warn_of_equality_writers(reader, specs, self.output_spec_id)
+        if plan.groups:
+            rows = np.concatenate([group.rows for group in plan.groups])
+            warnings += warn_of_late_deletes(reader, deletes, selection.considered, selection.matches, rows)
         return RewriteDataFilesPlanningResult(
             plan,
             filters.stats(screened, selection.candidates),

@@ -109,15 +109,13 @@ class _Comparison:
         columns = EntryColumns(frozenset({"snapshot_id", "key_metadata"}), stats=deletes.key_columns)
         data = head.entries(head.manifest_rows(DATA), columns)
         # As if the late deletes applied to all specs: the files that are old enough and may share a key.
-        ids = tuple(deletes.equality_ids[row] for row in late.tolist())
-        kinds = np.full(len(late), DeleteKind.EQUALITY_GLOBAL, dtype=np.int8)
-        meant = ScanDeletes(deletes.entries.take(late), kinds, ids)
+        meant = deletes.everywhere(late)
         elsewhere = match(data, meant, head.union, sources)
         rows = np.flatnonzero(elsewhere.counts)
         if len(rows) > MOST_FILES:
             raise UnsupportedError(f"{len(rows)} files are more than {MOST_FILES}")
         files = _planned(data, deletes, head).take(rows)
-        would = replace(files, deletes=meant.entries, delete_kinds=kinds, matches=elsewhere.take(rows))
+        would = replace(files, deletes=meant.entries, delete_kinds=meant.kinds, matches=elsewhere.take(rows))
         codes = joint_partition_codes(head.union, data, meant.entries)
         doubled, right = np.zeros(len(late), dtype=np.int64), dict[tuple[int, int], tuple[int, bool]]()
         for at, row in enumerate(rows.tolist()):
