@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -171,7 +172,7 @@ def __getattr__(name: str) -> object:
         return import_module("floeplan.prune")
     if name not in _HOMES:
         raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
-    collects = gc.isenabled()
+    collects, new = gc.isenabled(), _HOMES[name] not in sys.modules
     gc.disable()  # modules are never garbage; collecting among them takes a tenth of the import
     try:
         return getattr(import_module(_HOMES[name]), name)
@@ -183,6 +184,9 @@ def __getattr__(name: str) -> object:
         raise UnsupportedError(f"fp.{name} needs Spark; install floeplan[spark]", context={"name": name}) from error
     finally:
         if collects:
+            if new and not gc.get_freeze_count():
+                gc.freeze()  # with unfreeze: what was imported is old now, so that the next collection skips it
+                gc.unfreeze()
             gc.enable()
 
 

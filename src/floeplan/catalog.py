@@ -13,7 +13,8 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from copy import copy
+from functools import cached_property, lru_cache
 from gzip import BadGzipFile
 from io import BytesIO
 from operator import eq
@@ -28,7 +29,7 @@ from pyiceberg.exceptions import (
     ValidationError,
 )
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, load_file_io
-from pyiceberg.serializers import Compressor, FromByteStream
+from pyiceberg.serializers import NOOP_COMPRESSOR, Compressor, FromByteStream, GzipCompressor
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import TableMetadata, check_partition_specs, check_schemas, check_sort_orders
 from pyiceberg.utils.config import Config, merge_config
@@ -46,6 +47,8 @@ accept_opaque_types()
 
 EMBEDDED = "local"
 METADATA_SUFFIX = ".metadata.json"
+_KEPT_BYTES = 256 * 1024
+"""The largest metadata file that stays in memory when it is parsed."""
 _MALFORMED = (ValidationError, ValueError, KeyError, TypeError, AttributeError, BadGzipFile, EOFError, zlib.error)
 """What PyIceberg raises for malformed table metadata."""
 
@@ -353,10 +356,23 @@ def _directly(path: str, location: str, properties: dict[str, str]) -> StaticTab
             data = None
     if data is None:
         return None
-    stream = cast(InputStream, BytesIO(data))
-    metadata = FromByteStream.table_metadata(stream, compression=Compressor.get_compressor(location))
+    parse = _parsed if len(data) <= _KEPT_BYTES else _parsed.__wrapped__
+    shared = parse(data, Compressor.get_compressor(location) is NOOP_COMPRESSOR)
+    # Of the values only these lists and mappings can be modified.
+    metadata = shared.model_copy(update={key: copy(one) for key, one in shared if isinstance(one, list | dict)})
     io = DeferredFileIO({**properties, **metadata.properties}, location)
     return MetadataFileTable(("static-table", location), metadata, location, io)
+
+
+@lru_cache(maxsize=4)
+def _parsed(data: bytes, plain: bool) -> TableMetadata:
+    """Table metadata from the content of a file, plain or compressed.
+
+    Cached by the whole content, because many queries of one snapshot parse the same file, and what they derive from
+    its schemas is cached in these.
+    """
+    compression = NOOP_COMPRESSOR if plain else GzipCompressor()
+    return FromByteStream.table_metadata(cast(InputStream, BytesIO(data)), compression=compression)
 
 
 class MetadataFileTable(StaticTable):

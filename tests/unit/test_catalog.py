@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable, Table
+from pyiceberg.types import StringType
 
 import floeplan as fp
 from floeplan.catalog import DeferredFileIO, load_table, open_catalog, require_writable
@@ -172,6 +173,24 @@ def test_compressed_metadata_and_a_plain_path_are_the_same_table(tmp_path: Path)
     compressed.write_bytes(gzip.compress(Path(path).read_bytes()))
     for location in (path, str(compressed), compressed.as_uri()):
         assert load_table(location).metadata == made.metadata
+
+
+def test_tables_of_one_metadata_file_share_its_parsed_content_only(tmp_path: Path) -> None:
+    """A caller who modifies a table does not modify the next one; content that is replaced is parsed again."""
+    made = two_spec_table(tmp_path)
+    path = Path(made.metadata_location.removeprefix("file://"))
+    first = load_table(str(path))
+    first.metadata.properties["owner"] = "me"
+    first.metadata.snapshots.clear()
+    first.metadata.refs.clear()
+    second = load_table(path.as_uri())
+    assert second.metadata == made.metadata
+    assert second.metadata.model_dump_json() == made.metadata.model_dump_json()
+    assert second.schema() is first.schema()
+    with made.update_schema() as update:
+        update.add_column("later", StringType())
+    path.write_bytes(Path(made.metadata_location.removeprefix("file://")).read_bytes())
+    assert load_table(str(path)).metadata == made.metadata
 
 
 @pytest.mark.parametrize("ending", [".metadata.json", ".gz.metadata.json", ".metadata.json.gz"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
@@ -24,10 +26,11 @@ from floeplan.parquet.footer.page_index import read_page_indexes
 from floeplan.parquet.footer.thrift import BINARY, I64
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read import reader
-from floeplan.parquet.read.pages import plan_leaf, read_leaves
+from floeplan.parquet.read.decoder import decode_row_groups, decoders
+from floeplan.parquet.read.pages import WORTH_THREADS, plan_leaf, read_leaves
 from floeplan.parquet.read.projection import project
 from floeplan.parquet.read.reader import read, read_selected
-from floeplan.parquet.source import REMOTE_GAP, BaseSource, BytesSource, FileIOSource, Range
+from floeplan.parquet.source import REMOTE_GAP, BaseSource, BytesSource, FileIOSource, Range, open_source
 from tests.support.parquet import forge
 
 pytestmark = pytest.mark.unit
@@ -450,3 +453,30 @@ def test_a_malformed_dictionary_concerns_only_its_column(tmp_path: Path) -> None
     assert read(path, "id < 10", ["id"]).table.num_rows == 10
     with pytest.raises(CorruptFileError, match="column s"):
         read(path, "id < 10")
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_threads_share_the_columns_of_a_large_file(tmp_path: Path, busy: bool) -> None:
+    """Also while other files keep all threads busy; a damaged column is an error whichever thread decodes it."""
+    numbers = np.random.default_rng(1).integers(0, 1 << 60, (4, 300_000))
+    rows = pa.table({f"c{at}": column for at, column in enumerate(numbers)})
+    place = tmp_path / "large.parquet"
+    pq.write_table(rows, place, compression="zstd", use_dictionary=False)
+    source = open_source(str(place))
+    footer = read_footer(source)
+    assert sum(int(footer.chunks(leaf).total_compressed_size.sum()) for leaf in range(4)) > WORTH_THREADS
+    groups, free = np.arange(footer.num_row_groups), threading.Event()
+    blocked = [decoders().submit(free.wait) for _ in range(os.cpu_count() or 1)] if busy else []
+    try:
+        assert decode_row_groups(source, footer, range(4), groups) == rows
+        for leaf in range(4):
+            data = bytearray(place.read_bytes())
+            chunk = footer.chunk_location(footer.leaves[leaf], 0)
+            data[chunk.start + 60 : chunk.start + 4000] = bytes(3940)
+            damaged = tmp_path / f"damaged-{leaf}.parquet"
+            damaged.write_bytes(data)
+            with pytest.raises(CorruptFileError):
+                decode_row_groups(open_source(str(damaged)), footer, range(4), groups)
+    finally:
+        free.set()
+    assert all(one.result() for one in blocked)

@@ -12,11 +12,12 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import DoubleType
 
 import floeplan as fp
-from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
+from floeplan.errors import BadInputError, CorruptMetadataError, UnknownColumnError, UnknownSnapshotError
 from floeplan.maintenance.inspect import inspect_table
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
+from floeplan.snapshot.reader import SnapshotReader
 from tests.support.tables.two_specs import START, catalog, events, two_spec_table
 
 pytestmark = pytest.mark.unit
@@ -242,6 +243,25 @@ def test_plan_from_a_metadata_file(table: Table) -> None:
     assert fp.plan_scan(table.metadata_location, "id < 5").count() == 5
     static = StaticTable.from_metadata(table.metadata_location)
     assert plan_scan(static).target.name == table.metadata_location
+
+
+def test_a_manifest_list_is_decoded_once_while_its_content_is_the_same(tmp_path: Path) -> None:
+    """It is read for every plan; another content under its name is decoded again, and a damaged one is an error."""
+    table = two_spec_table(tmp_path)
+    snapshots = {"older": table.snapshots()[0], "newer": table.current_snapshot()}
+    older, newer = (SnapshotReader.open(table, snapshot).manifests for snapshot in snapshots.values())
+    assert SnapshotReader.open(table, snapshots["newer"]).manifests is newer
+    assert (len(older), len(newer)) == (1, 3)
+    paths = {name: Path(one.manifest_list.removeprefix("file://")) for name, one in snapshots.items() if one}
+    content = paths["newer"].read_bytes()
+    paths["newer"].write_bytes(paths["older"].read_bytes())
+    assert SnapshotReader.open(table, snapshots["newer"]).manifests.path == older.path
+    paths["newer"].write_bytes(content[:-20])
+    with pytest.raises(CorruptMetadataError):
+        SnapshotReader.open(table, snapshots["newer"])
+    paths["newer"].unlink()
+    with pytest.raises(CorruptMetadataError):
+        SnapshotReader.open(table, snapshots["newer"])
 
 
 def test_files_behave_as_a_sequence(table: Table) -> None:

@@ -148,6 +148,22 @@ def test_imports_are_not_searched_for_garbage(imported: Any, enabled: bool) -> N
     imported(code)
 
 
+def test_the_first_collection_does_not_visit_what_was_imported(imported: Any) -> None:
+    """It took longer than the first plan. Young objects of the caller stay young when nothing is imported."""
+    young = "len(gc.get_objects(generation=0))"
+    code = (
+        "import gc, floeplan as fp; gc.set_threshold(0)\n"  # no collection, which would make objects old too
+        f"fp.plan_scan; assert {young} < 1000, {young}\n"
+        f"mine = [[] for _ in range(5000)]; fp.plan_scan; assert {young} >= 5000, {young}"
+    )
+    imported(code)
+
+
+def test_what_the_caller_froze_stays_frozen(imported: Any) -> None:
+    code = "import gc, floeplan as fp; gc.freeze(); before = gc.get_freeze_count(); fp.plan_scan\n"
+    imported(code + "assert before <= gc.get_freeze_count() + 100 and before > 1000, (before, gc.get_freeze_count())")
+
+
 def test_pandas_is_hidden_from_pyarrow_only_once(imported: Any) -> None:
     """Spark, and whoever asks pyarrow for pandas objects, still finds it."""
     code = (

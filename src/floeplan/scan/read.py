@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField, StringType
+from pyiceberg.types import NestedField, PrimitiveType, StringType
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.prune.selection import RowSelection, distinct
@@ -277,11 +277,11 @@ class PlanReader:
             fields = []
             if ids:
                 known = (*self._table_schema.fields, *self._filtered_by)
-                fields += [f for f in known if not ids.isdisjoint(fields_by_id(Schema(f)))]
+                fields += [field for field in known if not ids.isdisjoint(_ids_of(field))]
             read = {field.field_id for field in fields}  # a struct of which some fields are projected is read whole
             others = [field for field in self._schema.fields if field.field_id not in read]
-            together = Schema(*fields, *others) if fields else self._schema
-            self._known[ids] = _Columns(Schema(*fields), Schema(*others), together)
+            separate = (Schema(*others), Schema(*fields, *others)) if fields else (self._schema, self._schema)
+            self._known[ids] = _Columns(Schema(*fields), *separate)
         return self._known[ids]
 
     def _projected(self, rows: pa.Table) -> pa.Table:
@@ -289,6 +289,11 @@ class PlanReader:
             return without_columns(rows.num_rows)
         projected, schema = rows.select([field.name for field in self._schema.fields]), arrow_schema(self._schema)
         return projected if projected.schema.equals(schema) else projected.cast(schema)
+
+
+def _ids_of(field: NestedField) -> Iterable[int]:
+    """The ids of a field and its nested fields; only the latter are worth a schema."""
+    return (field.field_id,) if isinstance(field.field_type, PrimitiveType) else fields_by_id(Schema(field))
 
 
 def _kept(rows: pa.Table, kept: Mask) -> pa.Table:

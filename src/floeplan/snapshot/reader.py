@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,15 +28,10 @@ from pyiceberg.types import NestedField
 
 from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
 from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.files import MAX_WORKERS, read_files
+from floeplan.metadata.files import MAX_WORKERS, read_file, read_files
 from floeplan.metadata.held import EntriesSource, HeldEntries
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import (
-    DELETES,
-    ManifestListTable,
-    parse_manifest_list,
-    read_manifest_list,
-)
+from floeplan.metadata.manifests.manifest_list import DELETES, ManifestListTable, parse_manifest_list
 from floeplan.metadata.manifests.reader import TruncatedList, find_truncation, read_entries
 from floeplan.metadata.manifests.stats import manifest_stats
 from floeplan.partition.union import UnionField, UnionPartitionType
@@ -52,6 +47,10 @@ if TYPE_CHECKING:
     from floeplan.predicate.stats import StatsTable
 
 _FILES_OF_A_PART = 65_536
+_KEPT_BYTES = 64 * 1024
+"""The largest manifest list that stays in memory when it is decoded."""
+_decoded = lru_cache(maxsize=4)(parse_manifest_list)
+"""Manifest lists by their whole content: many queries of one snapshot read the same one. Nobody modifies them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +197,9 @@ class SnapshotReader:
         elif snapshot is None:
             manifests = ManifestListTable.empty()
         else:
-            manifests = read_manifest_list(snapshot.manifest_list, table.io, table_location=table.metadata.location)
+            data = read_file(snapshot.manifest_list, table.io)
+            parse = _decoded if len(data) <= _KEPT_BYTES else parse_manifest_list
+            manifests = parse(data, snapshot.manifest_list, table_location=table.metadata.location)
         union = UnionPartitionType.of_table(table.metadata)
         entries_cache = EntriesCache() if cache else None
         return cls(table.metadata, snapshot, manifests, union, table.io, entries_cache, opened, max_workers)

@@ -22,8 +22,8 @@ from __future__ import annotations
 import base64
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache, partial
 from io import RawIOBase
@@ -110,8 +110,7 @@ def decode_row_groups(
         sizes = [-int(chunk.total_uncompressed_size[groups].sum()) for chunk in chunks]
         # The largest first: one that begins last would end alone.
         ordered = [leaf for _, leaf in sorted(zip(sizes, leaves, strict=True))]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            decoded = dict(zip(ordered, pool.map(decode, ordered), strict=True))
+        decoded = _side_by_side(decode, ordered)
     else:
         decoded = {leaf: decode(leaf) for leaf in leaves}
     fields = {leaf: at for at, node in enumerate(footer.columns.root.children) for leaf in node.leaf_indexes}
@@ -130,6 +129,28 @@ def decode_row_groups(
         return pa.table({"rows": pa.nulls(expected)}).select([])
     found = [columns[at] for at in sorted(columns)]
     return pa.Table.from_arrays([array for _, array in found], schema=pa.schema([field for field, _ in found]))
+
+
+def _side_by_side(decode: Callable[[int], _Column | None], leaves: Sequence[int]) -> dict[int, _Column | None]:
+    """Decode leaves in this thread and in those that exist already: starting threads and ending them takes time.
+
+    It waits only for threads that have begun, because other files may keep all of them busy.
+    """
+    left, found = iter(leaves), dict[int, _Column | None]()
+
+    def work() -> None:
+        for leaf in left:  # all threads share the iterator
+            found[leaf] = decode(leaf)
+
+    others = [decoders().submit(work) for _ in range((os.cpu_count() or 1) - 1)]
+    try:
+        work()
+    finally:
+        begun = [other for other in others if not other.cancel()]
+        wait(begun)
+    for other in begun:
+        other.result()
+    return found
 
 
 def _decode_with_pyarrow(
