@@ -37,6 +37,7 @@ from floeplan.fleet.records import read_history, record
 from floeplan.fleet.report import MaintainResult, Status, WorkReport, prometheus_text
 from floeplan.fleet.run import MaintainOptions, run_maintenance
 from floeplan.maintenance.doctor import doctor
+from floeplan.metadata.manifests.entries import Content
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.candidates import still_written
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
@@ -482,6 +483,30 @@ def test_two_files_are_merged_where_the_policy_says_so(lake: SqlCatalog) -> None
         assert rows(lake, name) == before
     assert [files(lake, name) for name in names] == [1, 10]
     assert work(run(lake, two, tables=names), table="db.days") is None
+
+
+def test_deleted_rows_are_applied_however_few_files_have_them(lake: SqlCatalog) -> None:
+    for name in ("db.light", "db.heavy"):
+        small_table(lake, name, files=2)
+    fp.delete(lake.load_table("db.light"), "id = 0", mode="merge-on-read")
+    deleted = "id IN (0, 1, 2, 10, 11, 12)"  # 3 of 10 rows of each file
+    fp.delete(lake.load_table("db.heavy"), deleted, mode="merge-on-read")
+    names, before = ("db.light", "db.heavy"), rows(lake, "db.heavy")
+    done = run(lake, tables=names)
+    assert [status(done, table=name) for name in names] == [None, "done"]
+    assert rows(lake, "db.heavy") == before
+    assert (live_entries(lake.load_table("db.heavy")).content == Content.DATA).all()
+    counted = parse_policy('runs = "off"\n[defaults]\ndelete-file-threshold = 1\n')
+    assert status(run(lake, counted, tables=("db.light",)), table="db.light") == "done"
+    assert work(run(lake, counted, tables=names), table="db.heavy") is None
+
+
+def test_columns_of_a_policy_that_does_not_compact_are_reported(lake: SqlCatalog) -> None:
+    policy = parse_policy('runs = "off"\n[defaults]\ncompact = false\ncluster = ["ts"]\n')
+    result = run(lake, policy, tables=("db.small",), dry_run=True)
+    text = "cluster orders rows when files are compacted, and compact is false"
+    assert result.tables[0].waits == (text,)
+    assert f"\n  waits: {text}" in drawn(draw_explained(result))
 
 
 def test_tables_that_come_first_are_done_first_and_their_failure_stops_the_others(lake: SqlCatalog) -> None:

@@ -54,7 +54,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.execute import run_rewrite
-from floeplan.rewrite.plan.candidates import specs_by_time
+from floeplan.rewrite.plan.candidates import Reason, label, specs_by_time
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
@@ -68,6 +68,7 @@ from floeplan.times import age_text
 from floeplan.transaction.equality_writers import refuse_live_writers, warn_of_equality_writers
 
 _EXPIRE_PROPERTIES = "history.expire."
+_DELETE_REASONS = {label(Reason.DELETES), label(Reason.DELETE_RATIO)}
 
 
 def predict(context: Context, kind: str, findings: tuple[Finding, ...] = ()) -> Work | None:
@@ -191,7 +192,9 @@ def _predict_compact(context: Context) -> Work | None:
     outputs = sum(group.expected_outputs for group in plan.groups)
     deletes = sum(group.delete_files for group in plan.groups)
     fewer = files - outputs + deletes
-    enough = files + deletes >= context.settings.compact_min_files
+    # The thresholds of deletes are reasons of their own, however few files there are.
+    deleted = any(_DELETE_REASONS & group.reasons.keys() for group in plan.groups)
+    enough = deleted or files + deletes >= context.settings.compact_min_files
     if not files or fewer <= 0 or not (enough or context.continued or context.max_files is not None):
         return None
     size = sum(group.bytes for group in plan.groups)
@@ -203,13 +206,15 @@ def _predict_compact(context: Context) -> Work | None:
 
 
 def waits(context: Context) -> tuple[str, ...]:
-    """Why work of this table has to wait: its windows, partitions that are still being written, missing reports."""
+    """Why work of this table waits: its windows, partitions still being written, missing reports, its own settings."""
     found = list[str]()
     settings, age = context.settings, context.settings.partition_age
     if not settings.in_window(datetime.fromtimestamp(context.now_s, UTC)):
         found.append(outside_windows(settings))
     if settings.cluster == ADVISE and not context.workload().predicates:
         found.append("cluster needs scan reports of the table (advise)")
+    if isinstance(settings.cluster, tuple) and not settings.compact:
+        found.append("cluster orders rows when files are compacted, and compact is false")
     with suppress(FloeplanError):
         held = _held_back(context)
         if held > 0:
