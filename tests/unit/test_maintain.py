@@ -501,6 +501,24 @@ def test_deleted_rows_are_applied_however_few_files_have_them(lake: SqlCatalog) 
     assert work(run(lake, counted, tables=names), table="db.heavy") is None
 
 
+def test_files_that_are_split_do_not_keep_others_from_being_merged(lake: SqlCatalog) -> None:
+    spec = PartitionSpec(PartitionField(2, 1000, DayTransform(), "day"))
+    table = lake.create_table("db.days", SCHEMA, partition_spec=spec)
+    for start, count in ((0, 300_000), *((300_000 + number, 1) for number in range(FILES))):
+        ids = range(start, start + count)
+        days = [START + timedelta(days=int(number >= 300_000)) for number in ids]
+        fp.append(table, pa.table({"id": ids, "ts": days}, SCHEMA.as_arrow()), fast=True)
+    policy = parse_policy('runs = "off"\n[defaults]\npartition-age = "0s"\ntarget-file-size = "20000 B"\n')
+    before = rows(lake, "db.days")
+    done = work(run(lake, policy, tables=("db.days",)), table="db.days")
+    assert done is not None
+    assert done.achieved is not None
+    assert done.work.predicted()["files_split"] > FILES
+    assert done.status is Status.DONE
+    assert (done.work.gain, done.achieved.keys()) == (4 * 2**20 * (FILES - 1), done.work.predicted().keys())
+    assert rows(lake, "db.days") == before
+
+
 def test_columns_of_a_policy_that_does_not_compact_are_reported(lake: SqlCatalog) -> None:
     policy = parse_policy('runs = "off"\n[defaults]\ncompact = false\ncluster = ["ts"]\n')
     result = run(lake, policy, tables=("db.small",), dry_run=True)

@@ -191,7 +191,9 @@ def _predict_compact(context: Context) -> Work | None:
     files = sum(len(group.rows) for group in plan.groups)
     outputs = sum(group.expected_outputs for group in plan.groups)
     deletes = sum(group.delete_files for group in plan.groups)
-    fewer = files - outputs + deletes
+    # Files that are split do not count against those that are merged.
+    split = sum(max(0, group.expected_outputs - len(group.rows) - group.delete_files) for group in plan.groups)
+    fewer = files - outputs + deletes + split
     # The thresholds of deletes are reasons of their own, however few files there are.
     deleted = any(_DELETE_REASONS & group.reasons.keys() for group in plan.groups)
     enough = deleted or files + deletes >= context.settings.compact_min_files
@@ -201,7 +203,7 @@ def _predict_compact(context: Context) -> Work | None:
     reads = max(1, round(_reads(context, plan)))
     reason = f"{counted(files, 'file')} ({human_bytes(size)}) into {outputs:,}"
     reason += f", {counted(deletes, 'delete file')} applied" if deletes else ""
-    numbers = {"files_after": outputs, "delete_files": deletes, "reads": reads}
+    numbers = {"files_after": outputs, "delete_files": deletes, "files_split": split, "reads": reads}
     return Work(COMPACT, reason, context.open_cost * fewer * reads, size, files, numbers)
 
 
@@ -262,14 +264,15 @@ def _reads(context: Context, plan: RewriteDataFilesPlan) -> float:
 
 def _compact(context: Context, work: Work) -> tuple[dict[str, int], str]:
     done = run_rewrite(context.table, compact_options(context), spark=context.spark, commit=context.commit)
-    reads = (work.numbers or {}).get("reads", 1)
-    fewer = done.files_rewritten - done.files_added + done.delete_files_removed
+    reads, split = (work.numbers or {}).get("reads", 1), (work.numbers or {}).get("files_split", 0)
+    fewer = done.files_rewritten - done.files_added + done.delete_files_removed + split
     achieved = {
         "gain": context.open_cost * fewer * reads,
         "bytes": done.bytes_rewritten,
         "files": done.files_rewritten,
         "files_after": done.files_added,
         "delete_files": done.delete_files_removed,
+        "files_split": split,
         "reads": reads,
     }
     failed = done.failures[0].error.message if done.failures else ""
