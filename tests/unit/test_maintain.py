@@ -29,6 +29,7 @@ import floeplan as fp
 from floeplan.cli.commands.maintain import draw, draw_explained
 from floeplan.cli.main import main
 from floeplan.errors import InvalidOptionError, UnknownTableError
+from floeplan.explorer.documents import fleet_document
 from floeplan.fleet.lease import PREFIX, live_claims
 from floeplan.fleet.policy import Policy
 from floeplan.fleet.policy_file import option_bytes, parse_policy
@@ -110,6 +111,10 @@ def work(result: MaintainResult, kind: str = "compact", table: str = "db.small")
 def status(result: MaintainResult, kind: str = "compact", table: str = "db.small") -> str | None:
     found = work(result, kind, table)
     return None if found is None else found.status.value
+
+
+def findings(result: MaintainResult) -> dict[str, set[str]]:
+    return {table.table: {one.kind for one in table.findings} for table in result.tables}
 
 
 def leases(lake: SqlCatalog, name: str = "db.small") -> list[str]:
@@ -494,11 +499,25 @@ def test_deleted_rows_are_applied_however_few_files_have_them(lake: SqlCatalog) 
     names, before = ("db.light", "db.heavy"), rows(lake, "db.heavy")
     done = run(lake, tables=names)
     assert [status(done, table=name) for name in names] == [None, "done"]
+    assert findings(done) == {"db.light": set(), "db.heavy": {"many-deletes"}}
     assert rows(lake, "db.heavy") == before
     assert (live_entries(lake.load_table("db.heavy")).content == Content.DATA).all()
     counted = parse_policy('runs = "off"\n[defaults]\ndelete-file-threshold = 1\n')
-    assert status(run(lake, counted, tables=("db.light",)), table="db.light") == "done"
-    assert work(run(lake, counted, tables=names), table="db.heavy") is None
+    done = run(lake, counted, tables=("db.light",))
+    assert (status(done, table="db.light"), findings(done)) == ("done", {"db.light": {"many-deletes"}})
+    done = run(lake, counted, tables=names)
+    assert (work(done, table="db.heavy"), findings(done)) == (None, {"db.light": set(), "db.heavy": set()})
+
+
+def test_the_front_page_and_maintain_agree_about_deleted_rows(lake: SqlCatalog) -> None:
+    small_table(lake, "db.heavy", files=2)
+    fp.delete(lake.load_table("db.heavy"), "id IN (0, 1, 2)", mode="merge-on-read")
+    shown = fleet_document("db.heavy", lake, read_history(lake, QUIET.runs))
+    assert (shown["health"], [one["kind"] for one in shown["findings"]]) == ("info", ["many-deletes"])
+    assert shown["work"][0]["kind"] == "compact"
+    run(lake, tables=("db.heavy",))
+    shown = fleet_document("db.heavy", lake, read_history(lake, QUIET.runs))
+    assert (shown["health"], shown["work"]) == ("healthy", [])
 
 
 def test_files_that_are_split_do_not_keep_others_from_being_merged(lake: SqlCatalog) -> None:

@@ -158,17 +158,21 @@ def compact_options(context: Context) -> RewriteOptions:
     """The options of a compaction."""
     settings = context.settings
     by = settings.cluster if isinstance(settings.cluster, tuple) else ()
-    options = RewriteOptions(
+    return replace(
+        delete_options(settings),
         strategy=settings.cluster_strategy if by else "binpack",
         by=by,
         target_file_size_bytes=settings.target_file_size,
-        delete_ratio_threshold=settings.delete_ratio,
         min_input_files=settings.min_input_files,
         min_partition_age_seconds=int(settings.partition_age.total_seconds()),
         max_files_to_rewrite=context.max_files,
         partial_progress_enabled=True,  # what is done when the run is stopped stays done
     )
-    threshold = settings.delete_file_threshold
+
+
+def delete_options(settings: Settings) -> RewriteOptions:
+    """The thresholds of deletes of a compaction, by which ``doctor`` finds the same files."""
+    options, threshold = RewriteOptions(delete_ratio_threshold=settings.delete_ratio), settings.delete_file_threshold
     return options if threshold is None else replace(options, delete_file_threshold=threshold)
 
 
