@@ -312,8 +312,8 @@ def _rewrites(
     plan = plan_rewrite(table, branch, options)
     found = dict[str, list[Remedy]]()
     if plan is not None:
-        found["small-files"] = list(merge_small_files(plan, MANY_SMALL_FILES, _SHOWN))
         found["many-deletes"] = list(apply_deletes(plan, _SHOWN))
+        found["small-files"] = list(merge_small_files(plan, MANY_SMALL_FILES, _SHOWN))
     del plan
     for kind, remedies in found.items():
         for finding in _remedies(kind, remedies):
