@@ -122,7 +122,7 @@ def audit(
     """
     from floeplan.audit.job import audit as audit_reports
     from floeplan.audit.job import store_findings
-    from floeplan.audit.reports import check_reports, default_reports
+    from floeplan.audit.reports import check_reports, check_table, default_reports
     from floeplan.catalog import load_table
     from floeplan.spark.session import spark_errors_translated
 
@@ -142,6 +142,8 @@ def audit(
     )
     location = reports or default_reports()
     check_reports(location, catalog)  # before Spark is started
+    if table is not None:
+        check_table(table, location, catalog)
     if findings is not None and "." not in findings:
         raise InvalidOptionError(
             f"--findings is {findings!r} but must be namespace.name", context={"option": "--findings"}
