@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -286,6 +287,20 @@ def _without_times(result: AuditResult) -> Any:
 def test_a_place_without_reports_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no reports at"):
         audit(spark, str(tmp_path / "nowhere"))
+
+
+def test_a_table_that_compressed_reports_do_not_name_must_exist(
+    spark: SparkSession, tmp_path: Path, floeplan_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark decompresses them, so that only it knows their tables."""
+    folder = write_lines(tmp_path / "reports/scan.jsonl", [own_report(leaf("eq", "user", 7), kept=1, total=100)])
+    plain = folder / "scan.jsonl"
+    (folder / "scan.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    assert main(["audit", "--reports", str(folder), "--table", "db.nope"]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert "db.nope" in shown.err
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

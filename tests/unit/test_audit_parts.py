@@ -23,13 +23,16 @@ from floeplan.audit.findings import (
     readable,
 )
 from floeplan.audit.job import trend
+from floeplan.audit.reports import check_table
+from floeplan.catalog import open_catalog
 from floeplan.cli.commands.audit import draw, since_time
 from floeplan.cli.main import main
-from floeplan.errors import InvalidOptionError
+from floeplan.errors import InvalidOptionError, UnknownTableError
 from floeplan.rewrite.execute import rewrite_data_files
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import scan_report
-from tests.support.tables.two_specs import catalog, events
+from tests.support.scan_reports import leaf, own_report, write_lines
+from tests.support.tables.two_specs import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit
 
@@ -183,3 +186,23 @@ def test_reports_know_when_the_layout_changed(tmp_path: Path) -> None:
     table.append(events(10, 20))
     own = scan_report(plan_scan(table.refresh()))["floeplan"]
     assert own["layout_changed_ms"] == rewritten.timestamp_ms  # type: ignore[union-attr]
+
+
+def test_a_table_that_neither_the_catalog_nor_reports_name_is_refused_before_spark_starts(
+    tmp_path: Path, floeplan_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = open_catalog()
+    lake.create_namespace("db")
+    lake.create_table("db.quiet", EVENTS)
+    lines = [own_report(leaf("eq", "user", 7), kept=1, total=100, table=name) for name in ("db.events", "prod.db.été")]
+    folder = str(write_lines(tmp_path / "reports/scan.jsonl", lines))
+    nowhere = ["--spark", "sc://localhost:1"]  # there is no such session
+    assert main(["audit", "--reports", folder, "--table", "db.nope", *nowhere]) == 2
+    assert "no table 'db.nope'" in capsys.readouterr().err
+    for known in ("db.quiet", "db.events", "db.été"):
+        check_table(known, folder, lake)
+    with pytest.raises(UnknownTableError):
+        check_table("db.nope", folder, lake)
+    (tmp_path / "reports/scan.jsonl.1").touch()  # a file that is not plainly text
+    check_table("db.nope", folder, lake)
+    check_table("db.nope", "s3://bucket/reports", lake)

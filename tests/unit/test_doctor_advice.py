@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 import floeplan as fp
 from floeplan.catalog import open_catalog
+from floeplan.cli.main import main
 from floeplan.explorer.documents import RewriteRequest, doctor_document, rewrite_document
 from floeplan.explorer.view import TableView
 from floeplan.maintenance import doctor as rules
@@ -242,3 +244,51 @@ def test_other_advice_is_gone_once_it_is_followed(floeplan_home: Path, monkeypat
         fp.append(table.refresh(), rows(4))
     assert set(follow_advice(table)) == {"small-files", "old-specs", "many-snapshots"}
     assert len(table.refresh().scan().to_arrow()) == 27
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_files_with_many_deleted_rows_quote_the_deletes_that_a_rewrite_applies(
+    floeplan_home: Path, version: int
+) -> None:
+    table = embedded_table()
+    fp.upgrade_format(table, version)
+    for _ in range(2):
+        fp.append(table.refresh(), rows(10))
+    fp.delete(table.refresh(), "id = 0", mode="merge-on-read")
+    assert "many-deletes" not in found(table), "1 of 10 rows of each file"
+    fp.delete(table.refresh(), "id IN (1, 2)", mode="merge-on-read")
+    plan = fp.RewriteDataFilesPlanner(table.refresh()).plan()
+    many = found(table)["many-deletes"]
+    assert (many.severity, many.files, many.fix) == ("info", 2, "floeplan rewrite db.t")
+    assert sorted(many.examples) == sorted(plan.decisions["file_path"].to_pylist())
+    assert many.message.startswith(
+        "2 files have at least 30 % of their rows deleted: rewrite applies 2 delete files and turns 2 files ("
+    )
+    assert many.message.endswith(") into 1")
+    kept = sorted(fp.plan_scan(table.refresh()).to_arrow()["id"].to_pylist())
+    assert follow_advice(table)[0] == "many-deletes"
+    assert not fp.RewriteDataFilesPlanner(table.refresh()).plan().groups
+    assert sorted(fp.plan_scan(table.refresh()).to_arrow()["id"].to_pylist()) == kept
+
+
+def test_the_thresholds_of_a_rewrite_decide_which_deletes_are_many(floeplan_home: Path) -> None:
+    table = embedded_table()
+    fp.append(table, rows(30))
+    fp.append(table.refresh(), rows(20))
+    fp.delete(table.refresh(), "id = 1", mode="merge-on-read")
+    fp.delete(table.refresh(), "id = 25", mode="merge-on-read")
+    assert "many-deletes" not in found(table)
+    by_files = fp.RewriteOptions(delete_file_threshold=1)
+    (many,) = (one for one in doctor(table.refresh(), rewrite=by_files).findings if one.kind == "many-deletes")
+    assert many.files == 2
+    assert many.message.startswith("2 files have at least 1 delete file: rewrite applies 2 delete files and turns 2")
+    assert many.fix == "floeplan rewrite db.t --option delete-file-threshold=1"
+    by_ratio = fp.RewriteOptions(delete_ratio_threshold=0.06)
+    (many,) = (one for one in doctor(table.refresh(), rewrite=by_ratio).findings if one.kind == "many-deletes")
+    assert many.files == 1
+    assert many.message.startswith(
+        "1 file has at least 6 % of its rows deleted: rewrite applies 2 delete files and turns 2"
+    )
+    assert many.fix == "floeplan rewrite db.t --option delete-ratio-threshold=0.06"
+    assert main(shlex.split(many.fix)[1:]) == 0
+    assert doctor(table.refresh(), rewrite=by_ratio).findings == ()

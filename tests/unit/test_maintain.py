@@ -29,6 +29,7 @@ import floeplan as fp
 from floeplan.cli.commands.maintain import draw, draw_explained
 from floeplan.cli.main import main
 from floeplan.errors import InvalidOptionError, UnknownTableError
+from floeplan.explorer.documents import fleet_document
 from floeplan.fleet.lease import PREFIX, live_claims
 from floeplan.fleet.policy import Policy
 from floeplan.fleet.policy_file import option_bytes, parse_policy
@@ -37,6 +38,7 @@ from floeplan.fleet.records import read_history, record
 from floeplan.fleet.report import MaintainResult, Status, WorkReport, prometheus_text
 from floeplan.fleet.run import MaintainOptions, run_maintenance
 from floeplan.maintenance.doctor import doctor
+from floeplan.metadata.manifests.entries import Content
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.candidates import still_written
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
@@ -109,6 +111,10 @@ def work(result: MaintainResult, kind: str = "compact", table: str = "db.small")
 def status(result: MaintainResult, kind: str = "compact", table: str = "db.small") -> str | None:
     found = work(result, kind, table)
     return None if found is None else found.status.value
+
+
+def findings(result: MaintainResult) -> dict[str, set[str]]:
+    return {table.table: {one.kind for one in table.findings} for table in result.tables}
 
 
 def leases(lake: SqlCatalog, name: str = "db.small") -> list[str]:
@@ -482,6 +488,62 @@ def test_two_files_are_merged_where_the_policy_says_so(lake: SqlCatalog) -> None
         assert rows(lake, name) == before
     assert [files(lake, name) for name in names] == [1, 10]
     assert work(run(lake, two, tables=names), table="db.days") is None
+
+
+def test_deleted_rows_are_applied_however_few_files_have_them(lake: SqlCatalog) -> None:
+    for name in ("db.light", "db.heavy"):
+        small_table(lake, name, files=2)
+    fp.delete(lake.load_table("db.light"), "id = 0", mode="merge-on-read")
+    deleted = "id IN (0, 1, 2, 10, 11, 12)"  # 3 of 10 rows of each file
+    fp.delete(lake.load_table("db.heavy"), deleted, mode="merge-on-read")
+    names, before = ("db.light", "db.heavy"), rows(lake, "db.heavy")
+    done = run(lake, tables=names)
+    assert [status(done, table=name) for name in names] == [None, "done"]
+    assert findings(done) == {"db.light": set(), "db.heavy": {"many-deletes"}}
+    assert rows(lake, "db.heavy") == before
+    assert (live_entries(lake.load_table("db.heavy")).content == Content.DATA).all()
+    counted = parse_policy('runs = "off"\n[defaults]\ndelete-file-threshold = 1\n')
+    done = run(lake, counted, tables=("db.light",))
+    assert (status(done, table="db.light"), findings(done)) == ("done", {"db.light": {"many-deletes"}})
+    done = run(lake, counted, tables=names)
+    assert (work(done, table="db.heavy"), findings(done)) == (None, {"db.light": set(), "db.heavy": set()})
+
+
+def test_the_front_page_and_maintain_agree_about_deleted_rows(lake: SqlCatalog) -> None:
+    small_table(lake, "db.heavy", files=2)
+    fp.delete(lake.load_table("db.heavy"), "id IN (0, 1, 2)", mode="merge-on-read")
+    shown = fleet_document("db.heavy", lake, read_history(lake, QUIET.runs))
+    assert (shown["health"], [one["kind"] for one in shown["findings"]]) == ("info", ["many-deletes"])
+    assert shown["work"][0]["kind"] == "compact"
+    run(lake, tables=("db.heavy",))
+    shown = fleet_document("db.heavy", lake, read_history(lake, QUIET.runs))
+    assert (shown["health"], shown["work"]) == ("healthy", [])
+
+
+def test_files_that_are_split_do_not_keep_others_from_being_merged(lake: SqlCatalog) -> None:
+    spec = PartitionSpec(PartitionField(2, 1000, DayTransform(), "day"))
+    table = lake.create_table("db.days", SCHEMA, partition_spec=spec)
+    for start, count in ((0, 300_000), *((300_000 + number, 1) for number in range(FILES))):
+        ids = range(start, start + count)
+        days = [START + timedelta(days=int(number >= 300_000)) for number in ids]
+        fp.append(table, pa.table({"id": ids, "ts": days}, SCHEMA.as_arrow()), fast=True)
+    policy = parse_policy('runs = "off"\n[defaults]\npartition-age = "0s"\ntarget-file-size = "20000 B"\n')
+    before = rows(lake, "db.days")
+    done = work(run(lake, policy, tables=("db.days",)), table="db.days")
+    assert done is not None
+    assert done.achieved is not None
+    assert done.work.predicted()["files_split"] > FILES
+    assert done.status is Status.DONE
+    assert (done.work.gain, done.achieved.keys()) == (4 * 2**20 * (FILES - 1), done.work.predicted().keys())
+    assert rows(lake, "db.days") == before
+
+
+def test_columns_of_a_policy_that_does_not_compact_are_reported(lake: SqlCatalog) -> None:
+    policy = parse_policy('runs = "off"\n[defaults]\ncompact = false\ncluster = ["ts"]\n')
+    result = run(lake, policy, tables=("db.small",), dry_run=True)
+    text = "cluster orders rows when files are compacted, and compact is false"
+    assert result.tables[0].waits == (text,)
+    assert f"\n  waits: {text}" in drawn(draw_explained(result))
 
 
 def test_tables_that_come_first_are_done_first_and_their_failure_stops_the_others(lake: SqlCatalog) -> None:

@@ -28,7 +28,7 @@ from pyiceberg.schema import Schema
 
 from floeplan.audit.findings import RATIOS
 from floeplan.catalog import load_table
-from floeplan.errors import BadInputError, UnsupportedError
+from floeplan.errors import BadInputError, FloeplanError, UnknownTableError, UnsupportedError
 from floeplan.predicate.build import column_of, leaves
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import Column, IrExpr
@@ -76,6 +76,39 @@ def check_reports(reports: str, catalog: str | Catalog | None) -> None:
         load_table(reports, catalog)
 
 
+def check_table(table: str, reports: str, catalog: str | Catalog | None) -> None:
+    """Check that the catalog has a table or that reports may name it, without starting Spark.
+
+    Fail-safe: reports in a table, in an object store or in files that are not plainly text may name any table.
+
+    Raises:
+        UnknownTableError: Neither has it.
+    """
+    try:
+        load_table(table, catalog)
+    except UnknownTableError:
+        if not _may_name(reports, table):
+            raise
+    except FloeplanError:
+        return  # the reports may suffice
+
+
+def _may_name(reports: str, table: str) -> bool:
+    if "://" in reports or not are_files(reports):
+        return True
+    names = {table.encode(), json.dumps(table)[1:-1].encode()}
+    path = Path(reports)
+    files = [file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
+    if any(file.suffix not in _TEXT_FILES for file in files):
+        return True
+    for file in files:
+        with file.open("rb") as lines:
+            if any(name in line for line in lines for name in names):
+                return True
+    return False
+
+
+_TEXT_FILES = (".json", ".jsonl", ".log", ".txt")
 _METRICS = (
     "result-data-files",
     "skipped-data-files",

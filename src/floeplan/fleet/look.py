@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError
 from floeplan.fleet.lease import foreign_maintenance
-from floeplan.fleet.planners import predict, refused_columns, waits
+from floeplan.fleet.planners import delete_options, predict, refused_columns, waits
 from floeplan.fleet.policy import Policy
 from floeplan.fleet.records import History
 from floeplan.fleet.report import Facts, Status, TableReport, WorkReport
@@ -85,7 +85,9 @@ def look_at(
     try:
         table = load_table(name, catalog)
         facts = facts_of(table, now_s)
-        findings = () if table.metadata.current_snapshot_id is None else doctor(table, sample=0).findings
+        thresholds = delete_options(settings)
+        is_empty = table.metadata.current_snapshot_id is None
+        findings = () if is_empty else doctor(table, sample=0, rewrite=thresholds).findings
         work, waiting = list[WorkReport](), tuple[str, ...]()
         if settings.maintain:
             context = Context(

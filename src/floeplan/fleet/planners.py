@@ -54,7 +54,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.execute import run_rewrite
-from floeplan.rewrite.plan.candidates import specs_by_time
+from floeplan.rewrite.plan.candidates import Reason, label, specs_by_time
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
@@ -68,6 +68,7 @@ from floeplan.times import age_text
 from floeplan.transaction.equality_writers import refuse_live_writers, warn_of_equality_writers
 
 _EXPIRE_PROPERTIES = "history.expire."
+_DELETE_REASONS = {label(Reason.DELETES), label(Reason.DELETE_RATIO)}
 
 
 def predict(context: Context, kind: str, findings: tuple[Finding, ...] = ()) -> Work | None:
@@ -157,17 +158,21 @@ def compact_options(context: Context) -> RewriteOptions:
     """The options of a compaction."""
     settings = context.settings
     by = settings.cluster if isinstance(settings.cluster, tuple) else ()
-    options = RewriteOptions(
+    return replace(
+        delete_options(settings),
         strategy=settings.cluster_strategy if by else "binpack",
         by=by,
         target_file_size_bytes=settings.target_file_size,
-        delete_ratio_threshold=settings.delete_ratio,
         min_input_files=settings.min_input_files,
         min_partition_age_seconds=int(settings.partition_age.total_seconds()),
         max_files_to_rewrite=context.max_files,
         partial_progress_enabled=True,  # what is done when the run is stopped stays done
     )
-    threshold = settings.delete_file_threshold
+
+
+def delete_options(settings: Settings) -> RewriteOptions:
+    """The thresholds of deletes of a compaction, by which ``doctor`` finds the same files."""
+    options, threshold = RewriteOptions(delete_ratio_threshold=settings.delete_ratio), settings.delete_file_threshold
     return options if threshold is None else replace(options, delete_file_threshold=threshold)
 
 
@@ -190,26 +195,32 @@ def _predict_compact(context: Context) -> Work | None:
     files = sum(len(group.rows) for group in plan.groups)
     outputs = sum(group.expected_outputs for group in plan.groups)
     deletes = sum(group.delete_files for group in plan.groups)
-    fewer = files - outputs + deletes
-    enough = files + deletes >= context.settings.compact_min_files
+    # Files that are split do not count against those that are merged.
+    split = sum(max(0, group.expected_outputs - len(group.rows) - group.delete_files) for group in plan.groups)
+    fewer = files - outputs + deletes + split
+    # The thresholds of deletes are reasons of their own, however few files there are.
+    deleted = any(_DELETE_REASONS & group.reasons.keys() for group in plan.groups)
+    enough = deleted or files + deletes >= context.settings.compact_min_files
     if not files or fewer <= 0 or not (enough or context.continued or context.max_files is not None):
         return None
     size = sum(group.bytes for group in plan.groups)
     reads = max(1, round(_reads(context, plan)))
     reason = f"{counted(files, 'file')} ({human_bytes(size)}) into {outputs:,}"
     reason += f", {counted(deletes, 'delete file')} applied" if deletes else ""
-    numbers = {"files_after": outputs, "delete_files": deletes, "reads": reads}
+    numbers = {"files_after": outputs, "delete_files": deletes, "files_split": split, "reads": reads}
     return Work(COMPACT, reason, context.open_cost * fewer * reads, size, files, numbers)
 
 
 def waits(context: Context) -> tuple[str, ...]:
-    """Why work of this table has to wait: its windows, partitions that are still being written, missing reports."""
+    """Why work of this table waits: its windows, partitions still being written, missing reports, its own settings."""
     found = list[str]()
     settings, age = context.settings, context.settings.partition_age
     if not settings.in_window(datetime.fromtimestamp(context.now_s, UTC)):
         found.append(outside_windows(settings))
     if settings.cluster == ADVISE and not context.workload().predicates:
         found.append("cluster needs scan reports of the table (advise)")
+    if isinstance(settings.cluster, tuple) and not settings.compact:
+        found.append("cluster orders rows when files are compacted, and compact is false")
     with suppress(FloeplanError):
         held = _held_back(context)
         if held > 0:
@@ -257,14 +268,15 @@ def _reads(context: Context, plan: RewriteDataFilesPlan) -> float:
 
 def _compact(context: Context, work: Work) -> tuple[dict[str, int], str]:
     done = run_rewrite(context.table, compact_options(context), spark=context.spark, commit=context.commit)
-    reads = (work.numbers or {}).get("reads", 1)
-    fewer = done.files_rewritten - done.files_added + done.delete_files_removed
+    reads, split = (work.numbers or {}).get("reads", 1), (work.numbers or {}).get("files_split", 0)
+    fewer = done.files_rewritten - done.files_added + done.delete_files_removed + split
     achieved = {
         "gain": context.open_cost * fewer * reads,
         "bytes": done.bytes_rewritten,
         "files": done.files_rewritten,
         "files_after": done.files_added,
         "delete_files": done.delete_files_removed,
+        "files_split": split,
         "reads": reads,
     }
     failed = done.failures[0].error.message if done.failures else ""

@@ -66,13 +66,13 @@ class Settings:
     compact: bool = True
     """Merge small files, split large ones, and apply deletes."""
     compact_min_files: int = 10
-    """Compact from this many files on, delete files included; in a partition from 5 on, or this if it is less."""
+    """Merge files from this many on, delete files included; in a partition from 5 on, or this if it is less."""
     target_file_size: int | None = None
     """Target file size, such as `256 MiB`; by default that of the table."""
     delete_file_threshold: int | None = None
-    """Rewrite files to which at least this many delete files apply; by default never for that reason alone."""
+    """Rewrite files to which at least this many delete files apply, whatever `compact-min-files` is; default never."""
     delete_ratio: float = 0.3
-    """Rewrite files of whose rows at least this fraction is deleted."""
+    """Rewrite files of whose rows at least this fraction is deleted, whatever `compact-min-files` is."""
     partition_age: timedelta = timedelta(hours=1)
     """Leave partitions by time to which files were added more recently than this."""
     cluster: str | tuple[str, ...] = OFF

@@ -17,6 +17,7 @@ dangling-deletes                warning   deletes that apply to no data file
 missing-statistics              warning   files without column bounds cannot be pruned
 filtered-without-bounds         warning   files without bounds of a column that queries filter by
 small-files                     info      many files below the target size that a rewrite merges
+many-deletes                    info      files of which many rows are deleted, which a rewrite writes without them
 over-partitioned                info      partitions far below the target size, which no rewrite can merge
 old-specs                       info      files that can be brought from older specs to the current one
 many-manifests                  info      small manifests, or partitions spread over many of them
@@ -49,9 +50,12 @@ from floeplan.maintenance.coarser_spec import coarser_spec
 from floeplan.maintenance.partition_check import denied_by_file, denied_by_list, denied_by_rows, repair_summaries
 from floeplan.maintenance.remedies import (
     Remedy,
+    apply_deletes,
     cluster_manifests,
     expire_old_snapshots,
     merge_small_files,
+    plan_rewrite,
+    rewrite_command,
     upgrade_old_specs,
     write_bounds,
 )
@@ -86,7 +90,6 @@ FIXES = {
     "unreached-deletes": REPAIR,
     "several-vectors": "floeplan rewrite {} --option delete-file-threshold=1",
     "dangling-deletes": "floeplan rewrite {}",
-    "small-files": "floeplan rewrite {}",
     "old-specs": "floeplan upgrade-spec {}",
     "many-manifests": "floeplan rewrite-manifests {}",
     "many-snapshots": "floeplan expire {} --yes",
@@ -100,7 +103,7 @@ _WARNINGS = (
     "missing-statistics",
     "filtered-without-bounds",
 )
-_INFOS = ("small-files", "over-partitioned", "old-specs", "many-manifests", "many-snapshots")
+_INFOS = ("small-files", "many-deletes", "over-partitioned", "old-specs", "many-manifests", "many-snapshots")
 
 
 class Severity(StrEnum):
@@ -165,6 +168,7 @@ def doctor(
     branch: str = MAIN_BRANCH,
     sample: int = SAMPLED_FILES,
     filtered: Sequence[str] = (),
+    rewrite: RewriteOptions | None = None,
     commit: CommitOptions | None = None,
     catalog: str | Catalog | None = None,
 ) -> DoctorResult:
@@ -177,6 +181,7 @@ def doctor(
         branch: The branch.
         sample: Data files whose rows are compared with their partition; 0 reads metadata only.
         filtered: Columns that queries filter by and that should have bounds.
+        rewrite: Options of the rewrite whose planner finds small files and many deletes.
         commit: Commit and retry options.
         catalog: A PyIceberg catalog or the name of one, for a table given by name.
     """
@@ -188,14 +193,16 @@ def doctor(
         newest = loaded.refresh() if manifests else loaded
         repaired = repair_deletes(newest, branch=branch, late=True, options=commit)
         loaded = loaded.catalog.load_table(loaded.name())
-    found = _findings(loaded, branch, sample, filtered)
+    found = _findings(loaded, branch, sample, filtered, rewrite or RewriteOptions())
     name = _name(loaded)
     fixes = {kind: fix.format(name) for kind, fix in FIXES.items()}
     with_fixes = (replace(one, fix=one.fix or fixes.get(one.kind)) for one in found)
     return DoctorResult(tuple(with_fixes), repaired, manifests)
 
 
-def _findings(table: Table, branch: str, sample: int, filtered: Sequence[str]) -> Iterator[Finding]:
+def _findings(
+    table: Table, branch: str, sample: int, filtered: Sequence[str], rewrite: RewriteOptions
+) -> Iterator[Finding]:
     """All findings, from the manifest list down to rows."""
     whole = SnapshotReader.of_branch(table, branch)
     truncated = whole.truncation()
@@ -220,7 +227,8 @@ def _findings(table: Table, branch: str, sample: int, filtered: Sequence[str]) -
     yield from _missing_statistics(head, data, _name(table))
     # What follows names no files by this table; paths are most of its memory.
     data = EntriesTable(data.table.drop_columns(["file_path", "file_format", "key_metadata"]), data.partition_types)
-    yield from _sizes_and_specs(head, data, table, branch, filtered)
+    yield from _rewrites(head, data, table, branch, rewrite)
+    yield from _sizes_and_specs(head, data, table, filtered)
     yield from _manifests_and_snapshots(head, data, table, branch)
 
 
@@ -294,14 +302,29 @@ def _missing_statistics(head: SnapshotReader, data: EntriesTable, name: str) -> 
         yield replace(found, fix=fix)
 
 
-def _sizes_and_specs(
-    head: SnapshotReader, data: EntriesTable, table: Table, branch: str, filtered: Sequence[str]
+def _rewrites(
+    head: SnapshotReader, data: EntriesTable, table: Table, branch: str, options: RewriteOptions
 ) -> Iterator[Finding]:
-    """Small files and partitions, files under old specs, and files without bounds of a column."""
+    """Small files, and files of which many rows are deleted: of one plan, which is made only where there may be any."""
+    small = data.ints("file_size_in_bytes") < FileSizes.of(options, head.metadata.properties).smallest
+    if not len(head.manifest_rows(DELETES)) and np.count_nonzero(small) < MANY_SMALL_FILES:
+        return
+    plan = plan_rewrite(table, branch, options)
+    found = dict[str, list[Remedy]]()
+    if plan is not None:
+        found["many-deletes"] = list(apply_deletes(plan, _SHOWN))
+        found["small-files"] = list(merge_small_files(plan, MANY_SMALL_FILES, _SHOWN))
+    del plan
+    for kind, remedies in found.items():
+        for finding in _remedies(kind, remedies):
+            yield replace(finding, fix=rewrite_command(_name(table), options))
+
+
+def _sizes_and_specs(
+    head: SnapshotReader, data: EntriesTable, table: Table, filtered: Sequence[str]
+) -> Iterator[Finding]:
+    """Small partitions, files under old specs, and files without bounds of a column."""
     name = _name(table)
-    small = data.ints("file_size_in_bytes") < FileSizes.of(RewriteOptions(), head.metadata.properties).smallest
-    if np.count_nonzero(small) >= MANY_SMALL_FILES:
-        yield from _remedies("small-files", merge_small_files(table, branch, MANY_SMALL_FILES, _SHOWN))
     coarser = coarser_spec(head.metadata, head.union, data)
     if coarser is not None:
         found = _finding("over-partitioned", coarser.message, head.metadata.default_spec_id, coarser.files[0])

@@ -93,13 +93,15 @@ def remove_orphans(
         CorruptMetadataError: The table names a file under another scheme or authority than its location has, or a
             manifest list that is not trusted may be truncated.
     """
-    if isinstance(older_than, datetime):
-        older_than = datetime.now(UTC) - in_utc(older_than)
-    if older_than < LEAST_AGE:
+    age, fix = older_than, "give an earlier time"
+    if isinstance(age, datetime):
+        shown, age = in_utc(age).isoformat(), datetime.now(UTC) - in_utc(age)
+    else:
+        shown, fix = age_text(age), "raise the age"
+    if age < LEAST_AGE:
         raise InvalidOptionError(
-            f"older_than is {age_text(older_than)}, but files younger than {LEAST_AGE.days} day may belong to a "
-            "running commit; raise the age",
-            context={"older_than_s": older_than.total_seconds()},
+            f"older_than is {shown}, but files younger than {LEAST_AGE.days} day may belong to a running commit; {fix}",
+            context={"older_than_s": age.total_seconds()},
         )
     loaded = load_table(table, catalog)
     refuse_shared_files(loaded.metadata, "remove orphans")
@@ -123,7 +125,7 @@ def remove_orphans(
     unknown = [file for path, file in listed.items() if path not in reachable]
     if now_s is None:
         now_s = time.time() if dry_run or not unknown else _earlier_clock(loaded)
-    before = now_s - older_than.total_seconds()
+    before = now_s - age.total_seconds()
     old = [file for file in unknown if file.modified_s < before]
     paths = tuple(sorted(file.path for file in old))
     return OrphansResult(

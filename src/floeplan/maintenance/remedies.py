@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -18,6 +19,9 @@ from floeplan.errors import FloeplanError
 from floeplan.maintenance.expire import snapshots_to_expire
 from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.metadata.manifests.manifest_list import DATA
+from floeplan.rewrite.plan.candidates import Reason, label
+from floeplan.rewrite.plan.model import RewriteDataFilesPlan
+from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.move import MoveStatus, plan_move
 from floeplan.snapshot.reader import SnapshotReader
@@ -25,6 +29,8 @@ from floeplan.text import counted, human_bytes
 from floeplan.transaction.equality_writers import refuse_live_writers, warn_of_equality_writers
 from floeplan.write.target import MetricsModes
 
+_PLAIN = RewriteOptions()
+_DELETE_THRESHOLDS = ("delete_file_threshold", "delete_ratio_threshold")
 _STAYS = (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.COARSER_TARGET)
 
 
@@ -38,19 +44,60 @@ class Remedy:
     examples: tuple[str, ...] = ()
 
 
-def merge_small_files(table: Table, branch: str, at_least: int, shown: int) -> Iterator[Remedy]:
+def plan_rewrite(table: Table, branch: str, options: RewriteOptions) -> RewriteDataFilesPlan | None:
+    """The plan of ``rewrite``; ``None`` where it refuses the table."""
+    try:
+        return RewriteDataFilesPlanner(table, options, ref=branch, cache=False).plan()
+    except FloeplanError:
+        return None
+
+
+def rewrite_command(table: str, options: RewriteOptions) -> str:
+    """The rewrite with the thresholds of deletes that differ from the defaults."""
+    given = ((name, getattr(options, name)) for name in _DELETE_THRESHOLDS)
+    changed = (f" --option {name.replace('_', '-')}={value}" for name, value in given if value != getattr(_PLAIN, name))
+    return f"floeplan rewrite {table}{''.join(changed)}"
+
+
+def apply_deletes(plan: RewriteDataFilesPlan, shown: int) -> Iterator[Remedy]:
+    """What ``rewrite`` would do with files by the thresholds of deletes.
+
+    As in Iceberg, files to which many delete files apply are rewritten only where a threshold is set: a table with a
+    stream of equality deletes would be rewritten all the time.
+    """
+    reasons = {label(Reason.DELETE_RATIO), label(Reason.DELETES)}
+    groups = [group for group in plan.groups if reasons & group.reasons.keys()]
+    if not groups:
+        return
+    decisions = plan.decisions["decision"].combine_chunks()
+    codes = [at for at, text in enumerate(decisions.dictionary.to_pylist()) if reasons & set(text.split())]
+    rows = np.flatnonzero(np.isin(decisions.indices.to_numpy(), codes))
+    limits = {
+        Reason.DELETE_RATIO: f"at least {100 * plan.options.delete_ratio_threshold:.3g} % of "
+        f"{'its' if len(rows) == 1 else 'their'} rows deleted",
+        Reason.DELETES: f"at least {counted(plan.options.delete_file_threshold, 'delete file')}",
+    }
+    why = " or ".join(text for one, text in limits.items() if any(label(one) in group.reasons for group in groups))
+    files, deletes = sum(len(group.rows) for group in groups), sum(group.delete_files for group in groups)
+    size, outputs = human_bytes(sum(group.bytes for group in groups)), sum(group.expected_outputs for group in groups)
+    text = (
+        f"{counted(len(rows), 'file')} {'has' if len(rows) == 1 else 'have'} {why}: rewrite applies "
+        f"{counted(deletes, 'delete file')} and turns {counted(files, 'file')} ({size}) into {outputs:,}"
+    )
+    spec_ids = {group.output_spec_id for group in groups}
+    examples = plan.decisions["file_path"].take(pa.array(rows[:shown])).to_pylist()
+    yield Remedy(text, spec_ids.pop() if len(spec_ids) == 1 else None, len(rows), tuple(examples))
+
+
+def merge_small_files(plan: RewriteDataFilesPlan, at_least: int, shown: int) -> Iterator[Remedy]:
     """What ``rewrite`` would merge, for every spec with at least ``at_least`` small files that no rewrite has written.
 
     Rows that share a file compress better, so that a rewrite may write files that are again too small. Merging those
     would go on for several rewrites, each with less to gain: they are merged only together with others. A rewrite keeps
     the data sequence number, which tells its files also after its snapshot has expired; format 1 has none.
     """
-    try:
-        plan = RewriteDataFilesPlanner(table, ref=branch, cache=False).plan()
-    except FloeplanError:
-        return
     entries = plan.files.entries
-    rewritten = np.isin(entries.ints("snapshot_id"), _rewrites(table.metadata))
+    rewritten = np.isin(entries.ints("snapshot_id"), _rewrites(plan.target.metadata))
     rewritten |= entries.sequence_number < entries.ints("file_sequence_number")
     is_small = (entries.ints("file_size_in_bytes") < plan.sizes.smallest) & ~rewritten
     merged = [group for group in plan.groups if group.expected_outputs < len(group.rows) and is_small[group.rows].any()]

@@ -152,6 +152,9 @@ def _literal(cursor: Cursor, what: str) -> Any:
             return values
         if cursor.done and len(values) % 2 == 0:
             return {str(key): _option(value) for key, value in zip(values[::2], values[1::2], strict=True)}
+        if cursor.done:
+            shown = cursor.text.split("=>")[-1].strip()
+            raise BadInputError(f"{what}: {shown} has a key without a value", context={"text": cursor.text})
     elif is_word(token, "TIMESTAMP", "DATE") and len(rest) == 1 and rest[0].token_type is TokenType.STRING:
         return _time(str(rest[0].text), what)
     elif token.token_type is TokenType.DASH and len(rest) == 1 and rest[0].token_type is TokenType.NUMBER:

@@ -122,7 +122,8 @@ def audit(
     """
     from floeplan.audit.job import audit as audit_reports
     from floeplan.audit.job import store_findings
-    from floeplan.audit.reports import check_reports, default_reports
+    from floeplan.audit.reports import check_reports, check_table, default_reports
+    from floeplan.catalog import load_table
     from floeplan.spark.session import spark_errors_translated
 
     options = AuditOptions(
@@ -141,6 +142,8 @@ def audit(
     )
     location = reports or default_reports()
     check_reports(location, catalog)  # before Spark is started
+    if table is not None:
+        check_table(table, location, catalog)
     if findings is not None and "." not in findings:
         raise InvalidOptionError(
             f"--findings is {findings!r} but must be namespace.name", context={"option": "--findings"}
@@ -149,6 +152,8 @@ def audit(
         session = common.spark_for(spark).needed("the audit")  # says what to install where there is no PySpark
         with spark_errors_translated():
             result = audit_reports(session, location, options, catalog=catalog)
+        if table is not None and not (result.runs or result.outdated):
+            load_table(table, catalog)  # refuses a misspelt name; the catalog need not have the tables of reports
         if findings is not None:
             store_findings(result, findings, catalog)
     common.show(result, draw, as_json=json)

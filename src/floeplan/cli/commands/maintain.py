@@ -28,7 +28,8 @@ _STYLES = {
     "partial": "green",
 }
 _GAINS = Text(
-    "A gain counts read.split.open-file-cost (4 MiB) for each file or manifest no longer opened.", style="dim"
+    "A gain counts read.split.open-file-cost (4 MiB by default) for each file or manifest no longer opened.",
+    style="dim",
 )
 _MOST_TABLES = 50
 
