@@ -63,7 +63,7 @@ ADDED = {
     "plans of rewrites and doctor in less memory": (0, 30),
     "late deletes after rewrites of other engines, names of compressed metadata": (0, 20),
     "writers of equality deletes whose snapshots have expired, rewrites that hide doubled rows": (0, 35),
-    "pages of one plan only, nulls in residuals, malformed bodies and TLS files in the planning server": (0, 55),
+    "pages of one plan only, nulls in residuals, malformed bodies and TLS files in the planning server": (0, 85),
     "metadata that several queries share, columns decoded by threads that exist": (0, 25),
     "deleted rows as a finding, tables of audit that are refused before Spark starts": (0, 80),
 }
