@@ -70,9 +70,9 @@ class Settings:
     target_file_size: int | None = None
     """Target file size, such as `256 MiB`; by default that of the table."""
     delete_file_threshold: int | None = None
-    """Rewrite files to which at least this many delete files apply, whatever `compact-min-files` is; default never."""
+    """Rewrite files to which this many or more delete files apply, regardless of `compact-min-files`; default off."""
     delete_ratio: float = 0.3
-    """Rewrite files of whose rows at least this fraction is deleted, whatever `compact-min-files` is."""
+    """Rewrite files with at least this fraction of rows deleted, regardless of `compact-min-files`."""
     partition_age: timedelta = timedelta(hours=1)
     """Leave partitions by time to which files were added more recently than this."""
     cluster: str | tuple[str, ...] = OFF

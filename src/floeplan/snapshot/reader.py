@@ -50,7 +50,7 @@ _FILES_OF_A_PART = 65_536
 _KEPT_BYTES = 64 * 1024
 """The largest manifest list that stays in memory when it is decoded."""
 _decoded = lru_cache(maxsize=4)(parse_manifest_list)
-"""Manifest lists by their whole content: many queries of one snapshot read the same one. Nobody modifies them."""
+"""Manifest lists by their whole content: many queries of one snapshot read the same one. They are never modified."""
 
 
 @dataclass(frozen=True, slots=True)
