@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pyiceberg.schema import Schema
@@ -92,11 +92,10 @@ class ScanPlanSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return _plain(self)
+        return {name: getattr(self, name) for name in self.__slots__}  # ``asdict`` would copy each value
 
 
-@dataclass(frozen=True, slots=True)
-class PassSummary:
+class PassSummary(NamedTuple):
     """One pruning pass: how many containers it evaluated and kept, and the effect of each conjunct.
 
     ``unit`` names what is counted: manifests, files, row groups or pages. ``proven`` counts the kept containers in
@@ -113,11 +112,10 @@ class PassSummary:
 
     def to_dict(self, text: Callable[[IrExpr], str] = str) -> dict[str, Any]:
         """The JSON form; ``text`` formats predicates."""
-        return {**_plain(self), "effects": [effect.to_dict(text) for effect in self.effects]}
+        return {**self._asdict(), "effects": [effect.to_dict(text) for effect in self.effects]}
 
 
-@dataclass(frozen=True, slots=True)
-class LeafNote:
+class LeafNote(NamedTuple):
     """How one leaf of the predicate was lifted through a spec.
 
     ``field`` is the partition field that answers it best, if any does; ``how`` is exact, conservative or cannot.
@@ -130,11 +128,10 @@ class LeafNote:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return _plain(self)
+        return self._asdict()
 
 
-@dataclass(frozen=True, slots=True)
-class SpecSummary:
+class SpecSummary(NamedTuple):
     """One partition spec: its files, and how the predicate was lifted through it.
 
     ``recovered`` counts kept files of other specs whose tuple under the table's default spec is provable from their
@@ -153,16 +150,10 @@ class SpecSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {**_plain(self), "notes": [note.to_dict() for note in self.notes]}
+        return {**self._asdict(), "notes": [note.to_dict() for note in self.notes]}
 
 
-def _plain(numbers: ScanPlanSummary | PassSummary | LeafNote | SpecSummary) -> dict[str, Any]:
-    """Fields by name. ``asdict`` would copy each value, and every scan is reported."""
-    return {name: getattr(numbers, name) for name in numbers.__slots__}
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """The inputs of the summaries; ``row_groups_total`` counts those of all opened files."""
 
     target: ScanTarget
