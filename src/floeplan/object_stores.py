@@ -110,7 +110,11 @@ async def _get(store: Any, path: str, suffix: int | None) -> tuple[Any, int]:
 
 def _begin(request: Coroutine[Any, Any, T]) -> Future[T]:
     """Run a request on the event loop of all requests: a thread for each takes longer to start than some to answer."""
-    loop = _event_loop().result()
+    started = _event_loop()
+    if started.exception() is not None:
+        _event_loop.cache_clear()
+        request.close()
+    loop = started.result()
     import asyncio  # imported by the thread of the loop: it takes 20 ms, and local tables do not need it
 
     return asyncio.run_coroutine_threadsafe(request, loop)
@@ -131,7 +135,7 @@ def _run_loop(started: Future[AbstractEventLoop]) -> None:
         import asyncio
 
         loop = asyncio.new_event_loop()
-    except BaseException as error:
+    except BaseException as error:  # raised where the loop is used
         started.set_exception(error)
         return
     started.set_result(loop)
