@@ -236,7 +236,7 @@ class _PrefetchedFile(RawIOBase):
         return True
 
 
-def _codec(number: int) -> PageCodec:
+def thread_codec(number: int) -> PageCodec:
     """A codec for this thread; making one takes as long as decompressing a small page."""
     codecs: dict[int, PageCodec] = _thread.__dict__.setdefault("codecs", {})
     if number not in codecs:
@@ -315,12 +315,10 @@ class FlatColumns:
 class _Chunk:
     """One column chunk; not thread-safe."""
 
-    def __init__(
-        self, data: memoryview, codec: int, max_def: int, size: int, rows: int, kept: Any
-    ) -> None:
+    def __init__(self, data: memoryview, codec: int, max_def: int, size: int, rows: int, kept: Any) -> None:
         self._max_def, self._size, self._rows, self._kept = max_def, size, rows, kept
         self._count = rows if kept is None else len(kept)
-        self._codec = _codec(codec)
+        self._codec = thread_codec(codec)
         dictionary, self._pages = split_dictionary(data, self._codec, size)
         self._entries, self._dictionary = (0, _NOTHING) if dictionary is None else (dictionary.rows, dictionary.values)
 
