@@ -112,17 +112,21 @@ cdef class Kept:
 
     def __cinit__(self, const unsigned char[::1] flags):
         cdef Py_ssize_t i, count = 0, total = flags.shape[0]
+        cdef const unsigned char* given = &flags[0] if total else NULL
+        cdef unsigned char* own
+        cdef int32_t* rows
         if total > INT32_MAX:
             raise ValueError("too many rows")
         self.flags, self.rows = <unsigned char*>malloc(total + 1), <int32_t*>malloc(4 * (total + 1))
         if self.flags == NULL or self.rows == NULL:
             raise MemoryError
+        own, rows = self.flags, self.rows
         with nogil:
             for i in range(total):
-                self.flags[i] = flags[i] & 1
+                own[i] = given[i] & 1
             for i in range(total):
-                self.rows[count] = <int32_t>i  # without a branch on the flag
-                count += self.flags[i]
+                rows[count] = <int32_t>i  # without a branch on the flag
+                count += own[i]
         self.total, self.count = total, count
 
     def __dealloc__(self):
