@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pyiceberg.schema import Schema
@@ -92,10 +92,11 @@ class ScanPlanSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {name: getattr(self, name) for name in self.__slots__}  # ``asdict`` would copy each value
+        return _plain(self)
 
 
-class PassSummary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PassSummary:
     """One pruning pass: how many containers it evaluated and kept, and the effect of each conjunct.
 
     ``unit`` names what is counted: manifests, files, row groups or pages. ``proven`` counts the kept containers in
@@ -112,10 +113,11 @@ class PassSummary(NamedTuple):
 
     def to_dict(self, text: Callable[[IrExpr], str] = str) -> dict[str, Any]:
         """The JSON form; ``text`` formats predicates."""
-        return {**self._asdict(), "effects": [effect.to_dict(text) for effect in self.effects]}
+        return {**_plain(self), "effects": [effect.to_dict(text) for effect in self.effects]}
 
 
-class LeafNote(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LeafNote:
     """How one leaf of the predicate was lifted through a spec.
 
     ``field`` is the partition field that answers it best, if any does; ``how`` is exact, conservative or cannot.
@@ -128,10 +130,11 @@ class LeafNote(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return self._asdict()
+        return _plain(self)
 
 
-class SpecSummary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SpecSummary:
     """One partition spec: its files, and how the predicate was lifted through it.
 
     ``recovered`` counts kept files of other specs whose tuple under the table's default spec is provable from their
@@ -150,10 +153,16 @@ class SpecSummary(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {**self._asdict(), "notes": [note.to_dict() for note in self.notes]}
+        return {**_plain(self), "notes": [note.to_dict() for note in self.notes]}
 
 
-class Totals(NamedTuple):
+def _plain(numbers: ScanPlanSummary | PassSummary | LeafNote | SpecSummary) -> dict[str, Any]:
+    """Fields by name. ``asdict`` would copy each value, and every scan is reported."""
+    return {name: getattr(numbers, name) for name in numbers.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
     """The inputs of the summaries; ``row_groups_total`` counts those of all opened files."""
 
     target: ScanTarget
