@@ -73,6 +73,7 @@ def fetch(location: str, io: FileIO | None) -> bytes | None:
 
     try:
         store, path = s3_object(location, io)
+        _event_loop()  # it starts while this request waits, and the next ones need it
         return bytes(obstore.get(store, path).bytes())
     except BaseError as error:
         raise OSError(str(error).partition("\n")[0]) from error
@@ -109,18 +110,36 @@ async def _get(store: Any, path: str, suffix: int | None) -> tuple[Any, int]:
 
 def _begin(request: Coroutine[Any, Any, T]) -> Future[T]:
     """Run a request on the event loop of all requests: a thread for each takes longer to start than some to answer."""
-    import asyncio  # takes 10 ms to import, and local tables do not need it
+    started = _event_loop()
+    if started.exception() is not None:
+        _event_loop.cache_clear()
+        request.close()
+    loop = started.result()
+    import asyncio  # imported by the thread of the loop: it takes 20 ms, and local tables do not need it
 
-    return asyncio.run_coroutine_threadsafe(request, _event_loop())
+    return asyncio.run_coroutine_threadsafe(request, loop)
 
 
 @cache
-def _event_loop() -> AbstractEventLoop:
-    import asyncio
+def _event_loop() -> Future[AbstractEventLoop]:
+    """A loop that runs in a thread of its own, and will be there soon."""
+    from concurrent.futures import Future
 
-    loop = asyncio.new_event_loop()
-    Thread(target=loop.run_forever, name="floeplan-store", daemon=True).start()
-    return loop
+    started: Future[AbstractEventLoop] = Future()
+    Thread(target=_run_loop, args=(started,), name="floeplan-store", daemon=True).start()
+    return started
+
+
+def _run_loop(started: Future[AbstractEventLoop]) -> None:
+    try:
+        import asyncio
+
+        loop = asyncio.new_event_loop()
+    except BaseException as error:  # raised where the loop is used
+        started.set_exception(error)
+        return
+    started.set_result(loop)
+    loop.run_forever()
 
 
 os.register_at_fork(after_in_child=_event_loop.cache_clear)  # threads do not survive a fork

@@ -346,43 +346,40 @@ def test_buffers_that_are_too_small_are_refused() -> None:
     nothing, no_ends = np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
 
     def decode(kind: int, room: int, flags: int, kept: list[int] | None = None, ends: object = no_ends) -> None:
+        chosen = None if kept is None else flat_columns.Kept(np.array(kept, dtype=np.uint8))
         flat_columns.decode_column(
             np.frombuffer(file, dtype=np.uint8)[chunk.start : chunk.start + chunk.size],
-            *(0, 0, kind, 1, chunk.size, 3, None if kept is None else np.array(kept, dtype=np.int32), nothing, ends),
+            *(0, 0, kind, 1, chunk.size, 3, chosen, nothing, ends),
             *(np.zeros(flat_columns.HEADROOM + room, np.uint8), nothing, np.zeros(flags, dtype=np.uint8)),
         )
 
     decode(flat_columns.NUMBERS_8, 24, 3)
-    decode(flat_columns.NUMBERS_8, 16, 2, [0, 2])
+    decode(flat_columns.NUMBERS_8, 16, 2, [1, 0, 1])
     for room, flags, kept in (
         (23, 3, None),
         (24, 2, None),
-        (24, 3, [0, 3]),
-        (24, 3, [-1, 2]),
-        (24, 3, [2, 0, 2]),
-        (24, 3, [0, 0]),
+        (15, 2, [1, 0, 1]),
+        (16, 1, [1, 0, 1]),
+        (24, 3, [1, 1, 1, 0]),
+        (24, 3, [1, 1]),
     ):
-        with pytest.raises(ValueError, match=r"invalid|not in the row group"):
+        with pytest.raises(ValueError, match=r"invalid|not those of the row group"):
             decode(flat_columns.NUMBERS_8, room, flags, kept)
     with pytest.raises(ValueError, match="kind 7"):
         decode(7, 24, 3)
-    for room, kept, ends in ((8, None, [0, 0]), (24, [0], [0, 0]), (24, None, [])):
+    for room, kept, ends in ((8, None, [0, 0]), (24, [1, 0, 0], [0, 0]), (24, None, [])):
         with pytest.raises(ValueError, match=r"invalid|counts"):
             decode(flat_columns.COUNTS, room, 3, kept, np.array(ends, dtype=np.int64))
     with pytest.raises(ValueError, match="offsets of entries"):
         decode(flat_columns.INDEXES, 24, 3, None, np.array([0, 1]))
 
 
-@given(st.lists(st.booleans(), max_size=80), st.integers(-2, 2))
-def test_flags_are_found_or_are_not_as_many(flags: list[bool], more: int) -> None:
-    mask = np.array(flags, dtype=np.bool_)
-    found = np.zeros(max(int(mask.sum()) + more, 0), dtype=np.int32)
-    if len(found) == mask.sum():
-        flat_columns.flagged(mask.view(np.uint8), found)
-        assert found.tolist() == np.flatnonzero(mask).tolist()
-    else:
-        with pytest.raises(ValueError, match="not as many"):
-            flat_columns.flagged(mask.view(np.uint8), found)
+@given(st.lists(st.sampled_from([0, 1, 254, 255]), max_size=80))
+def test_a_flag_is_its_lowest_bit(flags: list[int]) -> None:
+    found = np.array(flags, dtype=np.uint8)
+    kept = flat_columns.Kept(found)
+    found[:] = 1
+    assert len(kept) == sum(flag & 1 for flag in flags)
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=300), st.sampled_from(CODECS), st.booleans())

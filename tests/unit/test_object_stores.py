@@ -1,14 +1,17 @@
-"""Metadata from S3: which files are left to the FileIO."""
+"""Metadata from S3: which files are left to the FileIO, and when the event loop of requests starts."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from floeplan.object_stores import fetch
+from floeplan import object_stores
+from floeplan.object_stores import begin_fetch, fetch
 
 pytestmark = pytest.mark.unit
 
@@ -55,3 +58,38 @@ def test_known_credentials_are_used_directly(properties: dict[str, str], monkeyp
     monkeypatch.setattr(obstore, "get", get)
     with pytest.raises(RequestedError):
         fetch(FILE, PyArrowFileIO(properties))
+
+
+@pytest.fixture
+def _no_loop() -> Iterator[None]:
+    object_stores._event_loop.cache_clear()
+    yield
+    object_stores._event_loop.cache_clear()
+
+
+@pytest.mark.usefixtures("_no_loop")
+def test_the_event_loop_starts_while_the_first_file_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    import obstore
+
+    def get(*_: Any) -> None:
+        assert object_stores._event_loop.cache_info().currsize == 1
+        raise RequestedError
+
+    monkeypatch.setattr(obstore, "get", get)
+    with pytest.raises(RequestedError):
+        fetch(FILE, PyArrowFileIO(KEYS))
+    assert object_stores._event_loop().result(60).is_running()
+
+
+@pytest.mark.usefixtures("_no_loop")
+def test_an_event_loop_that_cannot_start_is_an_error_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def new_event_loop() -> None:
+        raise OSError("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "new_event_loop", new_event_loop)
+        with pytest.raises(OSError, match="too many open files"):
+            begin_fetch(FILE, PyArrowFileIO(KEYS))
+    begun = begin_fetch(FILE, PyArrowFileIO(KEYS))
+    assert begun is not None
+    begun.cancel()

@@ -202,7 +202,7 @@ def decode_with(file: bytes, column: str, rows: RowSelection, **wrong: Any) -> t
     leaf = next(leaf for leaf in footer.leaves if leaf.path[0] == column)
     if "dictionary_pages" in wrong:
         footer.chunks(leaf)
-        footer._chunks[leaf.index] = replace(footer.chunks(leaf), dictionary_pages=wrong.pop("dictionary_pages"))
+        footer._chunks[leaf.index] = footer.chunks(leaf)._replace(dictionary_pages=wrong.pop("dictionary_pages"))
     index = replace(read_page_indexes(source, footer, [leaf], range(footer.num_row_groups))[leaf.index], **wrong)
     field = project(footer, [column])[0]
     plans = [plan_leaf(footer, leaf, rows, index)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import struct
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -190,7 +189,7 @@ def test_a_row_group_whose_bound_is_nan_leaves_the_file_without_that_bound() -> 
     """Some writers state NaN when any value is NaN: the other values of the row group are not bounded."""
     field = pa.field("f", pa.float64(), metadata={"PARQUET:field_id": "1"})
     footer = footer_of(pa.table([[-5.0, math.nan]], schema=pa.schema([field])))
-    footer._chunks[0] = replace(footer.chunks(0), min_value=(struct.pack("<d", math.nan),))
+    footer._chunks[0] = footer.chunks(0)._replace(min_value=(struct.pack("<d", math.nan),))
     metrics = file_metrics(footer, FLOATS, MetricsModes({}, FULL))
     assert (metrics.lower_bounds, from_bytes(DoubleType(), metrics.upper_bounds[1])) == ({}, -5.0)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +44,7 @@ class DeleteKind(IntEnum):
     VECTOR = 4
 
 
-@dataclass(frozen=True, slots=True)
-class DataFiles:
+class DataFiles(NamedTuple):
     """The columns of data files that matching needs; ``partition`` codes (spec id, tuple), shared with the deletes."""
 
     path: pa.Array
@@ -54,8 +53,7 @@ class DataFiles:
     stats: Mapping[int, ColumnStats]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteFiles:
+class DeleteFiles(NamedTuple):
     """The columns of delete files that matching needs.
 
     ``target`` is the path of the one data file a path-scoped delete names (null otherwise) and ``equality_ids`` the
@@ -71,8 +69,7 @@ class DeleteFiles:
     stats: Mapping[int, ColumnStats]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteMatches:
+class DeleteMatches(NamedTuple):
     """For data file ``i`` the delete rows ``deletes[offsets[i]:offsets[i + 1]]``, in the order of the delete files."""
 
     offsets: Ints

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -188,8 +187,7 @@ def _result(pending: Future[bytes], location: str) -> bytes:
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "": "file"}
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """A parsed and normalized location."""
 
     scheme: str
@@ -228,8 +226,7 @@ class Location:
         return resolved == os.path.realpath(self.path) + other.path.removeprefix(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class TableLocations:
+class TableLocations(NamedTuple):
     """The locations of one table: its own, and those to which its properties direct new files."""
 
     roots: tuple[Location, ...]
@@ -265,8 +262,7 @@ def _one_slash(path: str) -> str:
 _DELETE_THREADS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class TableFiles:
+class TableFiles(NamedTuple):
     """The locations of a table's files and the IO to delete them with."""
 
     locations: TableLocations

@@ -54,11 +54,11 @@ transform maps only nulls to null.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pyiceberg import types
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
@@ -96,8 +96,7 @@ class Exactness(StrEnum):
 WORST_FIRST = (Exactness.CANNOT, Exactness.CONSERVATIVE, Exactness.EXACT)
 
 
-@dataclass(frozen=True, slots=True)
-class Lifted:
+class Lifted(NamedTuple):
     """A predicate on the partition column, how exact it is, and why it is not exact."""
 
     expr: IrExpr
@@ -120,7 +119,7 @@ def lift(expr: IrExpr, field: BoundField) -> Lifted:
             parts = [lift(operand, field) for operand in operands]
             worst = min(parts, key=lambda part: WORST_FIRST.index(part.exactness))
             combine = and_ if isinstance(junction, ir.And) else or_
-            return replace(worst, expr=combine(*(part.expr for part in parts)))
+            return worst._replace(expr=combine(*(part.expr for part in parts)))
         case leaf:
             return _lift_leaf(leaf, field)
 
@@ -212,8 +211,7 @@ def _cannot(leaf: IrExpr, field: BoundField) -> Lifted:
 # Integers: ranges of partition values.
 
 
-@dataclass(frozen=True, slots=True)
-class StepFunction:
+class StepFunction(NamedTuple):
     """An order-preserving transform of the integers of one type; labels have to fit the limits of ``result``."""
 
     transform: Transform
@@ -249,8 +247,7 @@ class StepFunction:
         return [(low, high), *(part for part in (below, above) if part[0] <= part[1])]
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
+class _Steps(NamedTuple):
     """An order-preserving transform of all integer types its source has had: each wraps at its own limits.
 
     ``gap`` is how far one label is from the next, ``everything`` the smallest and largest label that can be stored.

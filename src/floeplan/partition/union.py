@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
@@ -49,8 +49,7 @@ _MANNER = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LiftNote:
+class LiftNote(NamedTuple):
     """How one leaf was lifted: the partition field that determines most about it, how exactly, and why not exactly."""
 
     leaf: IrExpr
@@ -65,8 +64,7 @@ class LiftNote:
         return f"{self.leaf}: {_MANNER[self.exactness]} {self.field}{why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(NamedTuple):
     """A predicate over partition values, in both directions."""
 
     inclusive: IrExpr
@@ -178,8 +176,7 @@ def yields_null(leaf: IrExpr) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class UnionField:
+class UnionField(NamedTuple):
     """One column of the union tuple.
 
     ``bound.column.field_id`` is unique in the union; ``field_id`` is the id in the metadata. ``positions`` has its
@@ -248,7 +245,7 @@ class UnionPartitionType:
                 name = f"{name}_{union_field.id}"
             taken.add(name)
             column = replace(union_field.bound.column, path=(name,))
-            unique.append(replace(union_field, bound=replace(union_field.bound, column=column)))
+            unique.append(union_field._replace(bound=replace(union_field.bound, column=column)))
         projections = {spec.spec_id: SpecProjection.of(spec, sources, ids) for spec in ordered}
         return cls(tuple(sorted(unique, key=lambda field: field.id)), projections)
 

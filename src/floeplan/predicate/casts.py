@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 from pyiceberg import types
 from pyiceberg.utils.decimal import unscaled_to_decimal
@@ -57,16 +57,14 @@ _NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
 _INT32, _INT64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """Where a literal falls: ``floor`` is the greatest value not above it, ``ceil`` the least value not below it."""
 
     floor: int
     ceil: int
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(NamedTuple):
     """The values of a discrete type as the integers ``low`` … ``high``, each worth ``unit``."""
 
     low: int
@@ -168,8 +166,7 @@ class NeedsRows(Exception):  # noqa: N818 - control flow inside the compiler, no
     """No IR leaf is equivalent: the piece stays opaque. The message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """A column compared as ``type``: its own type, or that of an order-preserving widening cast around it."""
 
     column: Column

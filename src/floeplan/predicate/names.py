@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, PrimitiveType, StructType
@@ -19,8 +20,7 @@ from floeplan.opaque_types import is_opaque
 from floeplan.predicate.ir import Column, path_text
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """A field of the schema that a predicate refers to."""
 
     field: NestedField

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from fractions import Fraction
+from typing import NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -217,8 +218,7 @@ def parse_interval(text: str, unit: str = "", last_unit: str = "") -> Interval:
     return -total if text.startswith("-") else total
 
 
-@dataclass(frozen=True, slots=True)
-class LikePattern:
+class LikePattern(NamedTuple):
     """A LIKE pattern as a sequence of plain texts and wildcards: ``None`` is ``%`` and ``""`` is ``_``."""
 
     parts: tuple[str | None, ...]

@@ -22,7 +22,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -195,8 +195,7 @@ _FIXED: Mapping[int, tuple[Kind, str]] = {
 """Primitive types of a fixed size by number, and how ``struct`` unpacks them."""
 
 
-@dataclass(frozen=True, slots=True)
-class VariantBounds:
+class VariantBounds(NamedTuple):
     """Answers a condition on the value at a path from the bounds of the variant.
 
     Attributes:
@@ -259,8 +258,7 @@ def _fields_of_bound(bound: bytes) -> Mapping[str, bytes]:
     return {names[number]: value for number, value in fields_of(bound[end:]).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(NamedTuple):
     """What the values at a path may be after the cast: from the least to the greatest, or NaN."""
 
     least: Any

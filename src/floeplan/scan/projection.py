@@ -9,9 +9,8 @@ Fail-safe: a cast that would change a value is an error naming the column, never
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyiceberg import types
@@ -287,8 +286,7 @@ def readable_value(field: BoundField, type_: PrimitiveType, value: Value) -> obj
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionNames:
+class PartitionNames(NamedTuple):
     """Partition values of single files, for display and as constants for columns that a file lacks.
 
     Entries hold partition values in the physical domain of their type; here they become canonical values again.

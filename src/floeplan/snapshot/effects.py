@@ -92,8 +92,7 @@ def evaluate_conjuncts(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], 
     return Evaluation(whole, operands, parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """The tri-state of a predicate, and of each of its conjuncts, for many containers.
 
     ``by_partition`` has the tri-state of each conjunct by partition values alone, if other statistics were used too.
@@ -169,8 +168,7 @@ class Decisions(NamedTuple):
         return 10 * self.dropped < self.total and self.undecided > 0
 
 
-@dataclass(frozen=True, slots=True)
-class ConjunctEffect:
+class ConjunctEffect(NamedTuple):
     """The effect of one operand of the top-level AND in a pass.
 
     Attributes:

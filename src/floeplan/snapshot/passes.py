@@ -13,8 +13,7 @@ Fail-safe: a leaf about which nothing is known keeps the file; a spec that the t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +106,7 @@ def evaluate_manifests(
     if bounds is None:
         return both
     alone = tuple(kleene(operand, live, lambda leaf: answers(leaf)[0]) for operand in both.conjuncts)
-    return replace(both, by_partition=alone)
+    return both._replace(by_partition=alone)
 
 
 def evaluate_entries(predicate: Predicate, entries: EntriesTable) -> Evaluation:
@@ -116,8 +115,7 @@ def evaluate_entries(predicate: Predicate, entries: EntriesTable) -> Evaluation:
     return evaluate_conjuncts(predicate.expr, answers.bounds.nonempty, answers.by_both)
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluatedFiles:
+class EvaluatedFiles(NamedTuple):
     """The data files that pass 2 keeps.
 
     The pass can run on slices of the manifest list, in other processes too; ``concat_evaluated`` gives the same result,
@@ -211,8 +209,7 @@ DELETE_COLUMNS = EntryColumns(
 """What is read of a delete entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanDeletes:
+class ScanDeletes(NamedTuple):
     """Live delete files with the kind and the equality field ids of each.
 
     A position delete file applies to a single data file when ``referenced_data_file`` names it, or when both bounds of

@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pyiceberg.io import FileIO
@@ -53,8 +53,7 @@ _decoded = lru_cache(maxsize=4)(parse_manifest_list)
 """Manifest lists by their whole content: many queries of one snapshot read the same one. They are never modified."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanTarget:
+class ScanTarget(NamedTuple):
     """A table, the snapshot to read (``None`` for a table without data) and the schema to read it with."""
 
     table: Table

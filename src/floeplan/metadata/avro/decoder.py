@@ -55,8 +55,7 @@ class StoredBlock(NamedTuple):
     records: int
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """The header of the file. ``size`` counts the bytes before the sync marker."""
 
     schema: str

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -169,8 +169,7 @@ class SinkSpec:
     avro_type: Any = field(compare=False, hash=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """Code whose sink and domain operands are positions in ``sinks`` and ``domains`` until a decoder binds them."""
 
     code: npt.NDArray[np.int32]

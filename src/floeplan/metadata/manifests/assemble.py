@@ -17,7 +17,7 @@ type is an error: read as null it would be pruned as null.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +64,7 @@ from floeplan.predicate.stats import POOL
 from floeplan.vectors import Ints, Mask, all_set, valid_mask
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedManifests:
+class DecodedManifests(NamedTuple):
     """The columns of some manifests, one after the other.
 
     Attributes:

@@ -31,6 +31,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -251,8 +252,7 @@ class Origin:
         return {name: number_array(values.astype(np.int32)) for name, values in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """The table that entries are consecutive rows of, and its statistics as far as they are decoded."""
 
     whole: EntriesTable

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -111,8 +112,7 @@ class Summaries:
         return Summaries(offsets, self.contains_null[at], self.contains_nan[at], lower, upper)
 
 
-@dataclass(frozen=True, slots=True)
-class LiveCounts:
+class LiveCounts(NamedTuple):
     """What some manifests hold: ``files`` and ``rows`` are live ones, ``None`` where a manifest has no count."""
 
     manifests: int

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pyiceberg.io import FileIO
@@ -310,8 +310,7 @@ def _check_manifests(
         raise corrupt(path, int(sizes[at]), f"the file ends here, {expected}")
 
 
-@dataclass(frozen=True, slots=True)
-class TruncatedList:
+class TruncatedList(NamedTuple):
     """A manifest list with fewer files than the summary of its snapshot counts: it is probably truncated."""
 
     manifest_list: str

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from cachetools import LRUCache, cached
@@ -61,8 +61,7 @@ LOCATION_SHAPE: Final[Any] = {1: SCALAR, 8: SCALAR, 3: {2: None, **dict.fromkeys
 """Those of them that ``ChunkLocation`` needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChunks:
+class ColumnChunks(NamedTuple):
     """One leaf over all row groups; -1 means absent or unknown in every column of numbers.
 
     ``min_value`` and ``max_value`` are raw statistics bytes or ``None``. ``old_min`` and ``old_max`` come from the
@@ -101,8 +100,7 @@ class ColumnChunks:
         return np.where(has_dictionary, self.dictionary_page_offset, self.data_page_offset)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkLocation:
+class ChunkLocation(NamedTuple):
     """The byte range, codec and encodings of one column chunk; ``encodings`` is ``None`` when the footer has none."""
 
     start: int

@@ -9,8 +9,8 @@ Iceberg type fits has none and cannot be used in predicates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from pyiceberg import types as iceberg
 
@@ -59,8 +59,7 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Annotation:
+class Annotation(NamedTuple):
     """A logical or converted type; ``unit`` is the nanoseconds of one tick of a time or timestamp."""
 
     kind: Kind = Kind.NONE

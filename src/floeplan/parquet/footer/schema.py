@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
@@ -42,8 +43,7 @@ class LeafColumn:
         return ".".join(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaNode:
+class SchemaNode(NamedTuple):
     """A node of the schema tree; ``encoded`` is its SchemaElement as stored in the footer, ``leaf`` its leaf index."""
 
     name: str
@@ -192,8 +192,7 @@ def _field_type(node: SchemaNode, ids: dict[int, int]) -> IcebergType | None:
     return StructType(*_struct_fields(node.children, ids))
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedField:
+class IndexedField(NamedTuple):
     """A field: the position of the top-level field that holds it, its path and its node."""
 
     position: int

@@ -85,7 +85,9 @@ cdef struct Column:
     const int64_t* entry_ends  # where entries of text begin, and where the last one ends
     int64_t entries
     int64_t longest  # entry of text; -1 if some cannot be copied in blocks of a constant size
+    const unsigned char* flags  # of each row, whether it is kept
     unsigned char* page  # the uncompressed page
+    Py_ssize_t page_room
     int32_t* numbers  # dictionary indexes or levels
     int32_t* take  # of each kept row of a page with nulls, which value of the page it has; -1 for null
     unsigned char* out
@@ -98,6 +100,43 @@ cdef struct Column:
     Py_ssize_t done
 
 
+cdef class Kept:
+    """Which rows of a row group are kept; it cannot be changed, so that decoding need not check it.
+
+    A flag is its lowest bit.
+    """
+
+    cdef unsigned char* flags
+    cdef int32_t* rows  # the kept ones, ascending
+    cdef Py_ssize_t total, count
+
+    def __cinit__(self, const unsigned char[::1] flags):
+        cdef Py_ssize_t i, count = 0, total = flags.shape[0]
+        cdef const unsigned char* given = &flags[0] if total else NULL
+        cdef unsigned char* own
+        cdef int32_t* rows
+        if total > INT32_MAX:
+            raise ValueError("too many rows")
+        self.flags, self.rows = <unsigned char*>malloc(total + 1), <int32_t*>malloc(4 * (total + 1))
+        if self.flags == NULL or self.rows == NULL:
+            raise MemoryError
+        own, rows = self.flags, self.rows
+        with nogil:
+            for i in range(total):
+                own[i] = given[i] & 1
+            for i in range(total):
+                rows[count] = <int32_t>i  # without a branch on the flag
+                count += own[i]
+        self.total, self.count = total, count
+
+    def __dealloc__(self):
+        free(self.flags)
+        free(self.rows)
+
+    def __len__(self):
+        return self.count
+
+
 def decode_column(
     const unsigned char[::1] chunk,
     uintptr_t decompress,
@@ -106,7 +145,7 @@ def decode_column(
     int max_def,
     Py_ssize_t most,
     Py_ssize_t rows,
-    const int32_t[::1] kept,
+    Kept kept,
     const unsigned char[::1] dictionary,
     const int64_t[::1] entries,
     unsigned char[::1] out,
@@ -123,7 +162,7 @@ def decode_column(
         max_def: The maximum definition level, 0 or 1.
         most: The uncompressed size of the chunk.
         rows: Rows of the row group.
-        kept: Which of them to keep, ascending; ``None`` for all.
+        kept: Which of them to keep; ``None`` for all.
         dictionary: The entries: numbers, or the text of all of them.
         entries: Where the entries of text begin, and where the last one ends.
         out: ``HEADROOM``, then room for the kept values. Of text, for the offset of each end, after one for the start.
@@ -135,7 +174,7 @@ def decode_column(
         The bytes of text, and whether some rows are null.
     """
     cdef Column column
-    cdef Py_ssize_t count = rows if kept is None else kept.shape[0], size = chunk.shape[0], width = _width(kind)
+    cdef Py_ssize_t count = rows if kept is None else kept.count, size = chunk.shape[0], width = _width(kind)
     cdef Py_ssize_t needed = HEADROOM_ + width * (count + (kind == TEXT_))
     cdef bint done
     if kind == COUNTS_:
@@ -144,8 +183,8 @@ def decode_column(
             raise ValueError("counts of some rows, or without entries")
     if not 0 <= max_def <= 1 or rows < 0 or most < 0 or out.shape[0] < needed or valid.shape[0] < count:
         raise ValueError("invalid sizes")
-    if kept is not None and count and not 0 <= kept[0] <= kept[count - 1] < rows:
-        raise ValueError("kept rows that are not in the row group")
+    if kept is not None and kept.total != rows:
+        raise ValueError("flags that are not those of the row group")
     memset(&column, 0, sizeof(column))
     column.decompress, column.context = <Decompress>decompress, <void*>context
     column.kind, column.max_def, column.most = kind, max_def, most
@@ -164,11 +203,13 @@ def decode_column(
         column.ends[0] = 0
         column.text, column.room = &text[0] if text.shape[0] else NULL, text.shape[0]
         column.longest = _longest_entry(entries, dictionary.shape[0])
-    cdef const int32_t* chosen = NULL if kept is None or not count else &kept[0]
+    cdef const int32_t* chosen = NULL
+    if kept is not None:
+        chosen, column.flags = kept.rows, kept.flags
     with nogil:
         column.numbers = <int32_t*>malloc(4 * (rows + 1))
         column.take = <int32_t*>malloc(4 * (rows + 1))
-        done = column.numbers != NULL and column.take != NULL and (chosen == NULL or _ascending(chosen, count))
+        done = column.numbers != NULL and column.take != NULL
         done = done and _decoded(&column, &chunk[0] if size else NULL, size, rows, chosen, count)
         free(column.page)
         free(column.numbers)
@@ -194,24 +235,6 @@ def decode_text(const unsigned char[::1] values, int64_t[::1] ends, unsigned cha
     ends[0] = 0
     if not _write_plain_text(&column, plain, count, NULL, 0, count):
         raise ValueError("the values are not as many as there should be")
-
-
-def flagged(const unsigned char[::1] flags, int32_t[::1] out):
-    """The positions of the flags that are 1, which are the only ones beside 0; ``out`` has room for just these."""
-    cdef Py_ssize_t i, count = 0, room = out.shape[0]
-    cdef bint fits = True
-    if flags.shape[0] > INT32_MAX:
-        raise ValueError("too many rows")
-    with nogil:
-        for i in range(flags.shape[0]):
-            if count == room:  # the last one is found
-                for i in range(i, flags.shape[0]):
-                    fits = fits and not flags[i]
-                break
-            out[count] = <int32_t>i  # without a branch on the flag
-            count += flags[i] & 1
-    if not fits or count < room:
-        raise ValueError("the flags are not as many as there should be")
 
 
 cdef Py_ssize_t _width(int kind) except -1:
@@ -241,14 +264,6 @@ cdef int64_t _longest_entry(const int64_t[::1] ends, Py_ssize_t size) noexcept:
             return NO
         found = max(found, ends[i + 1] - ends[i])
     return found
-
-
-cdef bint _ascending(const int32_t* kept, Py_ssize_t count) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef int32_t wrong = 0
-    for i in range(1, count):
-        wrong |= kept[i] - kept[i - 1] - 1  # negative unless they ascend; without a branch, which takes a fraction
-    return wrong >= 0
 
 
 cdef Py_ssize_t _below(const int32_t* kept, Py_ssize_t count, Py_ssize_t row) noexcept nogil:
@@ -378,7 +393,7 @@ cdef bint _write(
     ``take`` has the number of each value plus ``base``, in ascending order, and -1 for nulls, which have no base.
     """
     cdef Py_ssize_t i, width = 4 if column.kind in (NUMBERS_4_, DECIMALS_4_) else 8
-    cdef uint32_t highest = 0
+    cdef int32_t beyond = 0, last = <int32_t>min(column.entries, INT32_MAX) - 1
     cdef int32_t* codes = column.numbers
     cdef bint nulls = take != NULL and take == column.take
     if header.encoding == PLAIN:
@@ -391,7 +406,7 @@ cdef bint _write(
         return False
     if column.kind == INDEXES_ and take == NULL:
         codes = <int32_t*>column.out + column.done
-    if present and (not values.size or values.data[0] > 31):
+    if present and (not values.size or values.data[0] > 31 or column.entries < 1):
         return False
     if column.kind == COUNTS_:
         (<int64_t*>column.out)[column.entries] += count - present
@@ -400,9 +415,8 @@ cdef bint _write(
         if unpacked(values.data + 1, values.size - 1, values.data[0], codes, present) < 0:
             return False
     for i in range(present):
-        if <uint32_t>codes[i] > highest:
-            highest = <uint32_t>codes[i]
-    if present and highest >= column.entries:
+        beyond |= last - codes[i]  # negative for an index that is too large; no index is negative
+    if beyond < 0:
         return False
     if nulls:
         for i in range(count):
@@ -579,8 +593,10 @@ cdef bint _write_plain_text(
     cdef unsigned char* text = start + column.written
     cdef unsigned char* last = start + column.room
     cdef int64_t* ends = column.ends + 1 + column.done
+    cdef bint nulls = take != NULL and take == column.take
+    cdef const unsigned char* flags = NULL if take == NULL or nulls else column.flags + base
     cdef Py_ssize_t i, row = 0, length
-    cdef bint wanted
+    cdef bint wanted = True
     for i in range(present):
         if end - at < 4:
             return False
@@ -588,14 +604,16 @@ cdef bint _write_plain_text(
         at += 4
         if length > end - at:
             return False
-        if take != NULL:
-            while row < count and take[row] < 0:
-                ends[row] = text - start
-                row += 1
-            if row == count:
-                at += length
-                continue
-        wanted = take == NULL or take[row] - base == i
+        while nulls and row < count and take[row] < 0:
+            ends[row] = text - start
+            row += 1
+        if row == count:
+            at += length
+            continue
+        if flags != NULL:
+            wanted = flags[i]
+        elif nulls:
+            wanted = take[row] == i
         # A copy of a constant size needs no call; the bytes after the value are overwritten by the next one. A value
         # that is not kept is overwritten, too: a branch on that takes longer, because it cannot be predicted.
         if length <= SHORT and end - at >= SHORT and last - text >= SHORT:
@@ -691,11 +709,12 @@ cdef Bytes _uncompressed(
         if stored != size:
             found.size = -1
     elif size:
-        if column.page == NULL:
-            column.page = <unsigned char*>malloc(column.most + 1)
+        if column.page_room < size:
+            free(column.page)
+            column.page, column.page_room = <unsigned char*>malloc(size), size
         found.data = column.page
         if column.page == NULL:
-            found.size = -1
+            column.page_room, found.size = 0, -1
         elif column.decompress(column.context, column.page, size, data, stored) != <size_t>size:
             found.size = -1
     return found

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -173,8 +173,7 @@ def _open(file: Target, io: FileIO | None) -> tuple[ByteSource | None, ParquetFo
     return source, read_footer(source), before
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(NamedTuple):
     """A compiled predicate bound to the leaf columns of files with one schema."""
 
     schema: Schema

@@ -31,7 +31,6 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -60,7 +59,6 @@ _WORTH_KEEPING = 2 / 3
 """How full a buffer of text is that is not copied to a smaller one."""
 _SPARE = 16
 """The kernel copies short values in blocks of this many bytes, where both buffers have that many left."""
-Positions: TypeAlias = npt.NDArray[np.int32]
 _Column: TypeAlias = tuple[pa.Field, pa.ChunkedArray]
 
 _kernel = load_kernel("floeplan.parquet.pages._flat_columns")
@@ -238,7 +236,7 @@ class _PrefetchedFile(RawIOBase):
         return True
 
 
-def _codec(number: int) -> PageCodec:
+def thread_codec(number: int) -> PageCodec:
     """A codec for this thread; making one takes as long as decompressing a small page."""
     codecs: dict[int, PageCodec] = _thread.__dict__.setdefault("codecs", {})
     if number not in codecs:
@@ -267,8 +265,10 @@ class FlatColumns:
         self._source, self._footer, self._groups, self._pieces = source, footer, groups, pieces
         rows = footer.row_group_rows[groups]
         self._rows: list[int] = rows.tolist()
-        masks = [] if kept is None else np.split(kept, np.cumsum(rows)[:-1])
-        self._kept: list[Positions | None] = [*map(_flagged, masks)] if masks else [None] * len(groups)
+        self._kept: list[Any] = [None] * len(groups)
+        if kept is not None and _kernel is not None and rows.max(initial=0) <= _MOST_ROWS:
+            masks = np.split(np.ascontiguousarray(kept).view(np.uint8), np.cumsum(rows)[:-1])
+            self._kept = [_kernel.Kept(mask) for mask in masks]
 
     def decode(self, leaf: int, *, keep_dictionaries: bool = False) -> _Column | None:
         """One column, if it can be decoded here."""
@@ -312,24 +312,13 @@ class FlatColumns:
             yield _Chunk(data, codec, max_def, size, rows, kept)
 
 
-def _flagged(mask: Mask) -> Positions | None:
-    """As ``np.flatnonzero``, in half the memory; no more rows than the type can count are decoded here."""
-    if _kernel is None or len(mask) > _MOST_ROWS:
-        return None
-    found = np.empty(np.count_nonzero(mask), dtype=np.int32)
-    _kernel.flagged(np.ascontiguousarray(mask).view(np.uint8), found)
-    return found
-
-
 class _Chunk:
     """One column chunk; not thread-safe."""
 
-    def __init__(
-        self, data: memoryview, codec: int, max_def: int, size: int, rows: int, kept: Positions | None
-    ) -> None:
+    def __init__(self, data: memoryview, codec: int, max_def: int, size: int, rows: int, kept: Any) -> None:
         self._max_def, self._size, self._rows, self._kept = max_def, size, rows, kept
         self._count = rows if kept is None else len(kept)
-        self._codec = _codec(codec)
+        self._codec = thread_codec(codec)
         dictionary, self._pages = split_dictionary(data, self._codec, size)
         self._entries, self._dictionary = (0, _NOTHING) if dictionary is None else (dictionary.rows, dictionary.values)
 

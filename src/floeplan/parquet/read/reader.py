@@ -33,7 +33,7 @@ from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.pruner import Binding, Pruner, resolves_by_field_id
 from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection, distinct
-from floeplan.parquet.read.decoder import decode_row_groups
+from floeplan.parquet.read.decoder import decode_row_groups, thread_codec
 from floeplan.parquet.read.pages import FEW_RUNS, LeafPlan, plan_leaf, read_leaves, take_rows
 from floeplan.parquet.read.projection import ProjectedField, project, project_leaves, without_field_ids
 from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, open_source
@@ -301,7 +301,7 @@ def read_plain_int64(source: ByteSource, footer: ParquetFooter, leaf: LeafColumn
     parts = []
     try:
         for chunk, data, rows in zip(locations, read, footer.row_group_rows.tolist(), strict=True):
-            for page in read_pages(data, PageCodec(chunk.codec), leaf.max_def, chunk.uncompressed_size, rows):
+            for page in read_pages(data, thread_codec(chunk.codec), leaf.max_def, chunk.uncompressed_size, rows):
                 size = page.rows * _PLAIN_INT64.itemsize
                 if page.encoding != PLAIN or page.present is not None or len(page.values) != size:
                     return None
