@@ -1,7 +1,8 @@
-"""A task has the system's allocator; after it, cached zip importers are dropped, and archives can be imported again."""
+"""A task has the system's allocator; after it, imported objects are frozen, and archives can be imported again."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import zipfile
@@ -84,3 +85,17 @@ def test_a_task_allocates_from_the_system_and_leaves_the_allocator_as_it_was() -
         list(task([BATCH]))
     assert used == ["system"]
     assert pa.default_memory_pool().backend_name == before
+
+
+def test_what_a_task_has_imported_is_frozen_and_little_else_is() -> None:
+    gc.collect()
+    gc.freeze()  # as after the first task
+    frozen = gc.get_freeze_count()
+    try:
+        list(doubled([BATCH]))
+        assert gc.get_freeze_count() <= frozen
+        imported = [[number] for number in range(50_000)]
+        list(doubled([BATCH]))
+        assert gc.get_freeze_count() > frozen + len(imported) // 2
+    finally:
+        gc.unfreeze()

@@ -37,6 +37,7 @@ Receive: TypeAlias = Callable[[int, Iterator[pa.Table], str], Result]
 PART_BYTES = 4 * 1024 * 1024
 """Most bytes of rows that are moved as one value."""
 _SCHEMA = "partition int, rows binary"
+_NAMES = ["partition", "rows"]
 _SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2 * PART_BYTES)}
 """Values that a receiving worker gets at once; Spark's default is 256 MiB, too much for a small executor."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -73,8 +74,7 @@ def run_exchange(
     def send(number: int) -> Iterator[pa.RecordBatch]:
         for partition, rows in divide(batches[number]):
             for part in slices(rows, PART_BYTES):
-                arrays = [pa.array([partition], pa.int32()), pa.array([_encoded(part)], pa.binary())]
-                yield pa.RecordBatch.from_arrays(arrays, names=["partition", "rows"])
+                yield pa.RecordBatch.from_arrays([pa.array([partition], pa.int32()), _encoded(part)], names=_NAMES)
 
     @reusable
     def take(received: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -98,11 +98,13 @@ def slices(rows: pa.Table, size: int) -> Iterator[pa.Table]:
     return (rows.slice(first, step) for first in range(0, rows.num_rows, step))
 
 
-def _encoded(rows: pa.Table) -> memoryview:
+def _encoded(rows: pa.Table) -> pa.Array:
+    """Rows as one binary value, which is not copied."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as writer:
         writer.write_table(rows.combine_chunks())
-    return memoryview(sink.getvalue())
+    value = sink.getvalue()
+    return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, value.size], np.int32)), value])
 
 
 def _received(batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
