@@ -31,6 +31,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 from cachetools import LRUCache
+from cachetools.keys import hashkey
 from pyiceberg.io import FileIO
 
 from floeplan.metadata.files import MAX_WORKERS
@@ -242,7 +243,7 @@ class HeldEntries:
 
     def remember(self, leaf: IrExpr, bounded: bool, answer: Callable[[], Answers]) -> Answers:
         """The answers to a leaf for each manifest of the snapshot; ``bounded`` if bounds of its column are known."""
-        return self.memory.remember((self.snapshot, bounded, leaf), answer)
+        return self.memory.remember(hashkey(self.snapshot, bounded, leaf), answer)
 
     def manifest_summaries(self, manifests: ManifestListTable, fields: Iterable[UnionField]) -> StatsTable:
         """As ``manifest_stats``; decoding the summaries of a long manifest list takes longer than evaluating them."""
@@ -278,8 +279,8 @@ class HeldEntries:
             source = self.memory.source
             return source.read_entries(manifests, partition, columns, rows=some, io=io, max_workers=max_workers)
 
-        entries = read(chosen)
         if held is None:
+            entries = read(chosen)
             self.memory.keep(key, _Held.of(entries, chosen, len(manifests)))
             return entries
         misses = self.memory.count_miss(key)
@@ -294,8 +295,11 @@ class HeldEntries:
             due = few and misses >= _MISSES and bool(np.isin(chosen, near).all())
         if due:
             with suppress(Exception):  # of a manifest that this scan does not need
-                self.memory.keep(place, _Held.of(read(near), near, len(manifests)))
-        return entries
+                table = _Held.of(read(near), near, len(manifests))
+                self.memory.keep(place, table)
+                if (table.first[chosen] >= 0).all():
+                    return table.take(chosen)
+        return read(chosen)
 
 
 def _answers_size(answers: Answers) -> int:
