@@ -27,9 +27,9 @@ def cast(values: Any, type_: pa.DataType) -> Any:
     return call_function("cast", [values], CastOptions.safe(type_))
 
 
-def take(values: Any, rows: pa.Array) -> Any:
+def take(values: Any, rows: pa.Array, memory_pool: pa.MemoryPool | None = None) -> Any:
     """As ``pyarrow.compute.take``."""
-    return call_function("take", [values, rows], TakeOptions())
+    return call_function("take", [values, rows], TakeOptions(), memory_pool)
 
 
 def filter(values: Any, kept: pa.Array, memory_pool: pa.MemoryPool | None = None) -> Any:

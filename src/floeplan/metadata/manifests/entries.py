@@ -46,6 +46,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import POOL, ColumnStats
 from floeplan.vectors import Ints, Mask, arrow, integers, valid_mask, without_nulls
 
+_FEW = 1024
 REQUIRED = frozenset({"status", "file_path", "record_count", "file_size_in_bytes"})
 """Columns every manifest must have."""
 
@@ -346,6 +347,11 @@ class EntriesTable:
 
     def filter(self, keep: Mask) -> EntriesTable:
         """The rows where the mask is true."""
+        rows = keep.nonzero()[0]
+        batches = self.table.to_batches() if len(rows) <= _FEW else []
+        if len(batches) == 1:  # taking few rows of a batch takes half the time of filtering a table
+            kept = pa.Table.from_batches([pc.take(batches[0], arrow(rows), POOL)])
+            return EntriesTable(kept, self.partition_types)
         kept = pc.filter(self.table, arrow(keep), POOL)
         if kept.num_columns and kept.column(0).num_chunks > 1:
             kept = kept.combine_chunks(memory_pool=POOL)
