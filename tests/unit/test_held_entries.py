@@ -249,8 +249,8 @@ def test_remembered_answers_equal_those_of_the_statistics(snapshot: SnapshotRead
     assert bounds is not None, "the second plans had bounds"
 
 
-def masks(evaluation: Evaluation) -> list[list[list[bool]]]:
-    parts = (evaluation.tri, *evaluation.parts, *(evaluation.by_partition or ()))
+def masks(evaluation: Evaluation) -> list[list[Any]]:
+    parts = [evaluation.tri, evaluation.parts, *filter(None, [evaluation.by_partition])]
     return [[tri.may_true.tolist(), tri.may_false.tolist(), tri.may_null.tolist()] for tri in parts]
 
 

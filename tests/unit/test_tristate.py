@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import product
 
 import numpy as np
@@ -46,6 +47,13 @@ def test_and_or_admit_exactly_what_some_pair_of_answers_gives(
 ) -> None:
     assert names(tri(left) & tri(right)) == {kleene_and(a, b) for a in left for b in right}
     assert names(tri(left) | tri(right)) == {kleene_or(a, b) for a in left for b in right}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_stacked_answers_join_as_one_after_another(count: int) -> None:
+    for chosen in product(NONEMPTY, repeat=count):
+        parts = [tri(answers) for answers in chosen]
+        assert names(Tri.stacked(parts, 1).conjunction()) == names(reduce(Tri.__and__, parts))
 
 
 @pytest.mark.parametrize("answers", SETS)

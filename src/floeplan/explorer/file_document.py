@@ -62,7 +62,7 @@ def file_document(view: TableView, path: str, where: str | None) -> dict[str, An
     return {
         "file": view.file_facts(np.array([row]))[0],
         "where": where or "",
-        "answer": _answer(evaluation.tri),
+        "answer": _answers(evaluation.tri)[0],
         "why": why_entry(view.target, view.reader, compiled, entry).to_dict(),
         "conjuncts": _conjuncts(predicate, answers, evaluation),
         "columns": _columns(entry, stats, frozenset(predicate.columns)),
@@ -79,8 +79,8 @@ def file_document(view: TableView, path: str, where: str | None) -> dict[str, An
     }
 
 
-def _answer(tri: Tri) -> str:
-    return _ANSWERS[TriState(int(tri.states()[0]))]
+def _answers(tri: Tri) -> list[str]:
+    return [_ANSWERS[TriState(state)] for state in tri.states().ravel().tolist()]
 
 
 def _conjuncts(predicate: Predicate, answers: LeafAnswers, evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -94,13 +94,13 @@ def _conjuncts(predicate: Predicate, answers: LeafAnswers, evaluation: Evaluatio
             "columns": sorted(
                 {".".join(c.path) for leaf in leaves(conjunct) for c in predicate_columns(leaf).values()}
             ),
-            "answer": _answer(both),
-            "partition": _answer(partition),
-            "bounds": _answer(bound),
+            "answer": both,
+            "partition": partition,
+            "bounds": bound,
             "range": drawn_range(conjunct, bounds),
         }
         for conjunct, both, partition, bound in zip(
-            evaluation.conjuncts, evaluation.parts, by_partition.parts, by_bounds.parts, strict=True
+            evaluation.conjuncts, *map(_answers, (evaluation.parts, by_partition.parts, by_bounds.parts)), strict=True
         )
     ]
 

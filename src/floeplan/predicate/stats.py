@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import reduce
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from floeplan.predicate.ir import And, Column, FalseExpr, IrExpr, Not, NullExpr,
 from floeplan.predicate.literals import Value
 from floeplan.vectors import Mask, arrow, flags, without_nulls
 
+_set = object.__setattr__
 POOL = pa.system_memory_pool()
 """The pool for small vectors; initialising Arrow's default allocator would dominate the time of a small plan."""
 
@@ -69,7 +70,10 @@ class Bound:
 
     def slice(self, start: int, end: int) -> Bound:
         """The bounds of consecutive containers."""
-        return Bound(self.values[start:end], self.valid[start:end])
+        part = object.__new__(Bound)  # without ``__post_init__``: the values are plain already
+        _set(part, "values", self.values[start:end])
+        _set(part, "valid", self.valid[start:end])
+        return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +98,14 @@ class ColumnStats:
     def slice(self, start: int, end: int) -> ColumnStats:
         """The statistics of consecutive containers."""
         part = object.__new__(ColumnStats)  # without ``__post_init__``: the bounds are checked already
-        for name in ("may_null", "may_nan", "may_value"):
-            object.__setattr__(part, name, getattr(self, name)[start:end])
+        _set(part, "may_null", self.may_null[start:end])
+        _set(part, "may_nan", self.may_nan[start:end])
+        _set(part, "may_value", self.may_value[start:end])
         lower = None if self.lower is None else self.lower.slice(start, end)
         same = self.upper is self.lower  # exact values stay recognisable
-        upper = lower if same else None if self.upper is None else self.upper.slice(start, end)
-        object.__setattr__(part, "lower", lower)
-        object.__setattr__(part, "upper", upper)
-        stored = None if self.stored is None else tuple(one[start:end] for one in self.stored)
-        object.__setattr__(part, "stored", stored)
+        _set(part, "lower", lower)
+        _set(part, "upper", lower if same else None if self.upper is None else self.upper.slice(start, end))
+        _set(part, "stored", None if self.stored is None else tuple(one[start:end] for one in self.stored))
         return part
 
     @staticmethod
@@ -242,13 +245,22 @@ class TriState(IntEnum):
     TRUE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Tri:
-    """Which of TRUE, FALSE and NULL may occur among the rows of each container."""
+class Tri(NamedTuple):
+    """Which of TRUE, FALSE and NULL may occur among the rows of each container; or a row of these per predicate."""
 
     may_true: Mask
     may_false: Mask
     may_null: Mask
+
+    @classmethod
+    def stacked(cls, answers: Sequence[Tri], length: int) -> Tri:
+        """The answers to several predicates for this many containers, in rows: one call serves all of them."""
+        shape = len(answers), length
+        return cls(
+            np.array([answer.may_true for answer in answers], np.bool_).reshape(shape),
+            np.array([answer.may_false for answer in answers], np.bool_).reshape(shape),
+            np.array([answer.may_null for answer in answers], np.bool_).reshape(shape),
+        )
 
     @classmethod
     def unknown(cls, nonempty: Mask) -> Tri:
@@ -277,6 +289,12 @@ class Tri:
     def refine(self, other: Tri) -> Tri:
         """Combine two sound answers to the *same* predicate: only what may occur in both may occur."""
         return Tri(self.may_true & other.may_true, self.may_false & other.may_false, self.may_null & other.may_null)
+
+    def conjunction(self) -> Tri:
+        """The answer to the conjunction of the predicates in the rows, as ``&`` of all of them."""
+        every, some = np.logical_and.reduce, np.logical_or.reduce
+        null = every(self.may_true | self.may_null) & some(self.may_null)
+        return Tri(every(self.may_true), some(self.may_false), null)
 
     def __invert__(self) -> Tri:
         return Tri(self.may_false, self.may_true, self.may_null)

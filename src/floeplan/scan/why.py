@@ -33,7 +33,7 @@ from floeplan.predicate.compile import CompileResult, PredicateSource, compile_p
 from floeplan.predicate.evaluate import BoundsTest
 from floeplan.predicate.ir import TRUE, Bounded, IrExpr, IsNaN, IsNull
 from floeplan.predicate.literals import Value, value_json
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, kleene, to_mask
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, TriState, kleene, to_mask
 from floeplan.scan.footers import FooterPruner, file_pruner
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.projection import readable_value
@@ -168,8 +168,8 @@ class _Inquiry:
         """Pass 1: the partition summaries of its manifest."""
         listed = self.reader.manifests.take(self.entry.ints("manifest")[:1])
         evaluation = evaluate_manifests(self.predicate, listed)
-        for conjunct, part in zip(evaluation.conjuncts, evaluation.parts, strict=True):
-            if not part.keep[0]:
+        for conjunct, is_kept in zip(evaluation.conjuncts, evaluation.parts.keep[:, 0], strict=True):
+            if not is_kept:
                 stats = manifest_stats(listed, self.predicate.fields)
                 statistic = self._partition_text(conjunct, stats, "partition summary of its manifest: {} {}")
                 return self._dropped(MANIFEST_LIST, conjunct, statistic)
@@ -185,12 +185,12 @@ class _Inquiry:
             alone = kleene(conjunct, nonempty, answers.by_partition)
             by_partition = not alone.keep[0] or bool(alone.all_match[0])
             statistics.append(self._partition(conjunct) if by_partition else self._bounds(conjunct, answers.bounds))
-        parts = list(zip(evaluation.conjuncts, evaluation.parts, statistics, strict=True))
-        for conjunct, part, statistic in parts:
-            if not part.keep[0]:
+        parts = list(zip(evaluation.conjuncts, statistics, evaluation.parts.states()[:, 0].tolist(), strict=True))
+        for conjunct, statistic, state in parts:
+            if state == TriState.FALSE:
                 return self._dropped(MANIFEST_ENTRIES, conjunct, statistic)
-        for conjunct, part, statistic in parts:
-            if not part.all_match[0]:
+        for conjunct, statistic, state in parts:
+            if state != TriState.TRUE:
                 return self._row_groups(conjunct, statistic)
         return self._kept(None, "; ".join(statistics), "every row matches")
 

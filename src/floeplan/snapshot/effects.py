@@ -87,27 +87,26 @@ class LeafAnswers:
 def evaluate_conjuncts(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Evaluation:
     """Evaluate a predicate conjunct by conjunct."""
     operands = conjuncts(expr)
-    parts = tuple(kleene(operand, nonempty, answer) for operand in operands)
-    whole = reduce(Tri.__and__, parts) if parts else kleene(expr, nonempty, answer)
+    parts = Tri.stacked([kleene(operand, nonempty, answer) for operand in operands], len(nonempty))
+    whole = parts.conjunction() if operands else kleene(expr, nonempty, answer)
     return Evaluation(whole, operands, parts)
 
 
 class Evaluation(NamedTuple):
-    """The tri-state of a predicate, and of each of its conjuncts, for many containers.
+    """The tri-state of a predicate, and in rows that of each of its conjuncts, for many containers.
 
     ``by_partition`` has the tri-state of each conjunct by partition values alone, if other statistics were used too.
     """
 
     tri: Tri
     conjuncts: tuple[IrExpr, ...]
-    parts: tuple[Tri, ...]
-    by_partition: tuple[Tri, ...] | None = None
+    parts: Tri
+    by_partition: Tri | None = None
 
     def proven(self, rows: npt.NDArray[np.intp]) -> Mask:
         """For each of these containers and each conjunct, whether every row satisfies it."""
-        if not self.parts:
-            return np.zeros((len(rows), 0), dtype=np.bool_)
-        return np.stack([part.all_match[rows] for part in self.parts], axis=1)
+        parts = self.parts
+        return Tri(parts.may_true[:, rows], parts.may_false[:, rows], parts.may_null[:, rows]).all_match.T
 
 
 class Decided(StrEnum):
@@ -143,7 +142,8 @@ class Decisions(NamedTuple):
     @staticmethod
     def of_all(parts: Iterable[Decisions]) -> Decisions:
         """The decisions on the containers of several parts together."""
-        return Decisions(*map(sum, zip(*parts, strict=True)))
+        found = list(parts)
+        return found[0] if len(found) == 1 else Decisions(*map(sum, zip(*found, strict=True)))
 
     @property
     def undecided(self) -> int:
@@ -203,7 +203,7 @@ class ConjunctEffect(NamedTuple):
             "predicate": text(self.conjunct),
             "dropped": found.dropped,
             "why": self.why,
-            "decided": found.decided.value,
+            "decided": found.decided,
             "by_partition": found.by_partition,
             "by_bounds": found.by_bounds,
             "undecided": found.undecided,
@@ -213,12 +213,9 @@ class ConjunctEffect(NamedTuple):
 
 def manifest_effects(evaluation: Evaluation, by_spec: Mapping[int, Mask]) -> tuple[ConjunctEffect, ...]:
     """The effects of pass 1 on the manifests of each spec: of summaries, and of bounds where manifests have them."""
-    alone = evaluation.parts if evaluation.by_partition is None else evaluation.by_partition
-    masks = []
-    for part, partition in zip(evaluation.parts, alone, strict=True):
-        left = partition.undecided
-        masks.append((~part.keep, ~left, left & ~part.undecided))
-    counted_by_spec = _decisions(by_spec, masks)
+    parts = evaluation.parts
+    left = (parts if evaluation.by_partition is None else evaluation.by_partition).undecided
+    counted_by_spec = _decisions(by_spec, ~parts.keep, ~left, left & ~parts.undecided)
     return tuple(map(ConjunctEffect, evaluation.conjuncts, counted_by_spec))
 
 
@@ -226,14 +223,15 @@ def entry_effects(
     predicate: Predicate, answers: LeafAnswers, evaluation: Evaluation, live: Mask, spec_id: npt.NDArray[Any]
 ) -> tuple[ConjunctEffect, ...]:
     """The effects of pass 2 on live entries."""
-    masks = []
-    for conjunct, part in zip(evaluation.conjuncts, evaluation.parts, strict=True):
-        left = kleene(conjunct, answers.bounds.nonempty, answers.by_partition).undecided
-        undecided = part.undecided
-        bare = undecided & _without_bounds(conjunct, answers) if undecided.any() else undecided
-        masks.append((~part.keep, ~left, left & ~undecided, bare))
+    parts, nonempty = evaluation.parts, answers.bounds.nonempty
+    alone = [kleene(conjunct, nonempty, answers.by_partition) for conjunct in evaluation.conjuncts]
+    left, undecided = Tri.stacked(alone, len(nonempty)).undecided, parts.undecided
+    bare = undecided.copy()
+    for row in np.logical_or.reduce(undecided, axis=1).nonzero()[0].tolist():
+        bare[row] &= _without_bounds(evaluation.conjuncts[row], answers)
+    counted_by_spec = _decisions(_masks_by_spec(spec_id, live), ~parts.keep, ~left, left & ~undecided, bare)
     found = []
-    for conjunct, by_spec in zip(evaluation.conjuncts, _decisions(_masks_by_spec(spec_id, live), masks), strict=True):
+    for conjunct, by_spec in zip(evaluation.conjuncts, counted_by_spec, strict=True):
         effect = ConjunctEffect(conjunct, by_spec)
         if effect.decisions.drops_few:
             effect = ConjunctEffect(conjunct, by_spec, _why_few_dropped(predicate, answers, live, conjunct))
@@ -262,17 +260,18 @@ def _masks_by_spec(spec_id: npt.NDArray[Any], chosen: Mask) -> dict[int, Mask]:
     return {spec: mask for spec, mask in masks.items() if mask.any()}
 
 
-def _decisions(specs: Mapping[int, Mask], masks: Sequence[tuple[Mask, ...]]) -> list[dict[int, Decisions]]:
-    """For each conjunct, its decisions on the containers of each spec; its masks are in the order of ``Decisions``."""
-    if not masks:
-        return []
-    # All masks of all conjuncts at once, as bits: a call per mask and spec would take as long as evaluation.
+def _decisions(specs: Mapping[int, Mask], *masks: Mask) -> list[dict[int, Decisions]]:
+    """For each conjunct, its decisions on the containers of each spec.
+
+    The masks have a row per conjunct and are in the order of ``Decisions``.
+    """
+    # All masks at once, as bits: a call per mask and spec would take as long as evaluation.
     bits = np.packbits(np.concatenate(masks), axis=1)
-    found: list[dict[int, Decisions]] = [{} for _ in masks]
+    found: list[dict[int, Decisions]] = [{} for _ in masks[0]]
     for spec, of in specs.items():
         counts = np.bitwise_count(bits & np.packbits(of)).sum(axis=1, dtype=np.int64)
         total = _count(of)
-        for by_spec, numbers in zip(found, counts.reshape(len(masks), -1).tolist(), strict=True):
+        for by_spec, numbers in zip(found, counts.reshape(len(masks), -1).T.tolist(), strict=True):
             by_spec[spec] = Decisions(total, *numbers)
     return found
 

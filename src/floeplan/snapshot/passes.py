@@ -105,8 +105,8 @@ def evaluate_manifests(
     both = evaluate_conjuncts(predicate.expr, live, lambda leaf: answers(leaf)[1])
     if bounds is None:
         return both
-    alone = tuple(kleene(operand, live, lambda leaf: answers(leaf)[0]) for operand in both.conjuncts)
-    return both._replace(by_partition=alone)
+    alone = [kleene(operand, live, lambda leaf: answers(leaf)[0]) for operand in both.conjuncts]
+    return both._replace(by_partition=Tri.stacked(alone, len(live)))
 
 
 def evaluate_entries(predicate: Predicate, entries: EntriesTable) -> Evaluation:
