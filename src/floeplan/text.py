@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -93,7 +93,7 @@ def parse_count(text: object) -> int | None:
 
 MASK = "***"
 _SHORTEST, _SHORT = 4, 8
-_ENVIRONMENT = ("PYICEBERG_", "AWS_", "AZURE_", "GOOGLE_")
+_ENVIRONMENT = (b"PYICEBERG_", b"AWS_", b"AZURE_", b"GOOGLE_")
 _NAME = (
     r"(?:password|passwd|secret|token|credential|access[-_.]?key|account[-_.]?key|private[-_.]?key|api[-_.]?key"
     r"|session[-_.]?key|signature|authorization|sas[-_.]|connection[-_.]?string)[\w.\-]{0,40}"
@@ -123,11 +123,16 @@ def without_secrets(text: str) -> str:
 
 def document_text(document: Any, default: Callable[[Any], object] | None = None, *, only_ascii: bool = False) -> str:
     """Strict JSON with secrets masked; ``default`` converts types that JSON does not have."""
-    dump = partial(json.dumps, allow_nan=False, ensure_ascii=only_ascii, default=default)
+    dump = _encoder(default, only_ascii).encode
     text = dump(document)
     has_secret = any(dump(secret)[1:-1] in text for secret in _all_secrets())
     has_secret = has_secret or ("@" in text and _USER_INFORMATION.search(text) is not None)
     return dump(_masked(json.loads(text))) if has_secret else text
+
+
+@lru_cache(maxsize=16)
+def _encoder(default: Callable[[Any], object] | None, only_ascii: bool) -> json.JSONEncoder:
+    return json.JSONEncoder(allow_nan=False, ensure_ascii=only_ascii, default=default)
 
 
 def _masked(value: Any) -> Any:
@@ -150,8 +155,9 @@ def without_named(text: str) -> str:
 
 
 def _all_secrets() -> set[str]:
-    environment = {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT)}
-    return _known.union(_secrets(environment))
+    # As bytes: decoding every name of the environment takes longer than a log line.
+    chosen = (os.fsdecode(name) for name in os.environb if name.startswith(_ENVIRONMENT))
+    return _known.union(_secrets({name: os.environ[name] for name in chosen}))
 
 
 def _secrets(properties: Mapping[str, object]) -> Iterator[str]:

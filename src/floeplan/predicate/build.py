@@ -42,9 +42,10 @@ def or_(*operands: IrExpr) -> IrExpr:
 
 def _join(operands: Iterable[IrExpr], kind: type[ir.And | ir.Or], neutral: IrExpr, absorbing: IrExpr) -> IrExpr:
     flat = [leaf for o in operands for leaf in (o.operands if isinstance(o, kind) else (o,))]
-    if absorbing in flat:
+    kinds = list(map(type, flat))  # constants are equal if their types are
+    if type(absorbing) in kinds:
         return absorbing
-    kept = tuple(dict.fromkeys(o for o in flat if o != neutral))
+    kept = tuple(dict.fromkeys(flat if type(neutral) not in kinds else (o for o in flat if o != neutral)))
     return kept[0] if len(kept) == 1 else kind(kept) if kept else neutral
 
 
@@ -58,7 +59,7 @@ def conjuncts(expr: IrExpr) -> tuple[IrExpr, ...]:
     """The top-level operands of a conjunction, or the expression itself; none for TRUE."""
     if isinstance(expr, ir.And):
         return expr.operands
-    return () if expr == TRUE else (expr,)
+    return () if isinstance(expr, ir.TrueExpr) else (expr,)
 
 
 def push_not(expr: IrExpr) -> IrExpr:
@@ -155,13 +156,16 @@ def map_leaves(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
 
 def without_opaque(expr: IrExpr) -> IrExpr:
     """The prunable part: AND drops opaque operands, an OR with an opaque operand is TRUE."""
-    match push_not(expr):
-        case ir.And() | ir.Or() as junction:
-            return _rebuilt(junction, without_opaque)
+    return _without_opaque(push_not(expr))
+
+
+def _without_opaque(expr: IrExpr) -> IrExpr:
+    match expr:
+        case ir.And() | ir.Or():
+            return _rebuilt(expr, _without_opaque)
         case ir.Opaque() | ir.Not(ir.Opaque()):
             return TRUE
-        case leaf:
-            return leaf
+    return expr
 
 
 def with_bloom(expr: IrExpr) -> IrExpr:

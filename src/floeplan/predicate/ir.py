@@ -37,6 +37,8 @@ class CmpOp(StrEnum):
     GE = ">="
     NULL_SAFE_EQ = "<=>"
 
+    __hash__ = str.__hash__  # that of enumerations is a Python function, and predicates are cache keys
+
 
 _BARE_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE | re.ASCII)
 _KEYWORD = re.compile(

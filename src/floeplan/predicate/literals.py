@@ -162,7 +162,7 @@ def _date(days: int) -> str:
     cycles, within = divmod(days + _EPOCH_ORDINAL - 1, _DAYS_IN_400_YEARS)
     in_cycle = date.fromordinal(within + 1)
     year = in_cycle.year + 400 * cycles
-    return f"{'-' if year < 0 else ''}{abs(year):04d}-{in_cycle:%m-%d}"
+    return f"{'-' if year < 0 else ''}{abs(year):04d}-{in_cycle.month:02d}-{in_cycle.day:02d}"
 
 
 def _clock(micros: int) -> str:

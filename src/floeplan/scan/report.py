@@ -312,8 +312,7 @@ def expression_json(expr: IrExpr) -> Json:
     Opaque parts have no such form and are left out (``without_opaque``), so the JSON matches at least the rows that the
     predicate matches.
     """
-    on_rows = map_leaves(push_not(expr), lambda leaf: leaf.piece if isinstance(leaf, Bounded) else leaf)
-    return _json(push_not(without_opaque(on_rows)))
+    return _json(without_opaque(map_leaves(expr, lambda leaf: leaf.piece if isinstance(leaf, Bounded) else leaf)))
 
 
 def _json(expr: IrExpr) -> Json:
