@@ -130,6 +130,18 @@ def test_a_local_file_is_read_by_the_decoders_themselves(rows: RowSelection, tmp
     assert read_row_groups(source, footer, ["id", "place.x"], rows) == expected
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_row_groups_of_a_local_file_do_not_share_memory(tmp_path: Path, compression: str) -> None:
+    """Each chunk is read into the same memory, of which decoded numbers, text and dictionaries are copies."""
+    table = pa.table({"id": NUMBERS, "text": [f"t{n}" for n in range(ROWS)], "few": [f"é{n % 7}" for n in range(ROWS)]})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=ROWS // 4, compression=compression, use_dictionary=["few"])
+    source = LocalSource(path)
+    for keep in (True, False):
+        found = decoder.decode_row_groups(source, read_footer(source), [0, 1, 2], np.arange(4), keep_dictionaries=keep)
+        assert found.cast(table.schema).to_pydict() == table.to_pydict()
+
+
 def test_a_missing_local_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "gone.parquet"
     path.write_bytes(FILE)

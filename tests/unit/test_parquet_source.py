@@ -124,6 +124,17 @@ def test_a_local_location_is_taken_literally(tmp_path: Path) -> None:
         assert bytes(open_source(name).read_suffix(3)) == DATA[-3:]
 
 
+def test_a_local_file_is_read_into_memory_of_the_caller(path: Path) -> None:
+    source = LocalSource(path)
+    memory = bytearray(10)
+    source.read_into(memoryview(memory)[2:9], 3)
+    assert memory == b"\0\0" + DATA[3:10] + b"\0"
+    assert source.counters.bytes == 7
+    with pytest.raises(FloeplanError, match="returned 4 bytes instead of 10") as caught:
+        source.read_into(memoryview(memory), len(DATA) - 4)
+    assert caught.value.kind == "short-read"
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownFileError, match=r"nothing\.parquet: no such file"):
         open_source(tmp_path / "nothing.parquet")

@@ -236,6 +236,16 @@ class LocalSource(BaseSource):
             data += more
         return data
 
+    def read_into(self, memory: memoryview, offset: int) -> None:
+        """Fill memory with the bytes at an offset."""
+        length = 0
+        while rest := memory[length:]:  # the system may return fewer bytes than requested
+            read = self._guarded(lambda at: os.preadv(self._descriptor, [rest], at), offset + length)
+            if not read:
+                break
+            length += read
+        self._account([memory[:length]], [len(memory)])
+
 
 class FileIOSource(BaseSource):
     """Any location a PyIceberg ``FileIO`` can open; one stream per request if streams cannot be read by position."""

@@ -57,6 +57,8 @@ _POOL = pa.system_memory_pool()
 """Not Arrow's default: it requests huge pages, and the kernel takes 2 to 4 times as long to clear these."""
 _WORTH_KEEPING = 2 / 3
 """How full a buffer of text is that is not copied to a smaller one."""
+_MOST_REUSED = 1 << 23
+"""Bytes that a thread keeps to read the next column chunk into."""
 _SPARE = 16
 """The kernel copies short values in blocks of this many bytes, where both buffers have that many left."""
 _Column: TypeAlias = tuple[pa.Field, pa.ChunkedArray]
@@ -244,6 +246,14 @@ def thread_codec(number: int) -> PageCodec:
     return codecs[number]
 
 
+def _thread_memory(length: int) -> memoryview:
+    """Memory that this thread uses again and again."""
+    kept: memoryview | None = getattr(_thread, "memory", None)
+    if kept is None or len(kept) < length:
+        kept = _thread.memory = memoryview(bytearray(length + length // 4))
+    return kept[:length]
+
+
 class ValueCounts(NamedTuple):
     """Values of a column of text, the last one null, and the number of rows that have each."""
 
@@ -305,11 +315,24 @@ class FlatColumns:
         chunks, max_def = self._footer.chunks(leaf), self._footer.leaves[leaf].max_def
         for group, rows, kept in zip(self._groups.tolist(), self._rows, self._kept, strict=True):
             span = int(chunks.start[group]), int(chunks.total_compressed_size[group])
-            data = self._pieces[span] if self._pieces else self._source.read_ranges([span])[0]
+            data = self._pieces[span] if self._pieces else self._read(*span)
             size, codec = int(chunks.total_uncompressed_size[group]), int(chunks.codec[group])
             if size > _MOST_COMPRESSED * len(data) + _SMALL or codec not in (NOT_COMPRESSED, ZSTD) or rows > _MOST_ROWS:
                 raise ValueError("a chunk that another decoder reads")
             yield _Chunk(data, codec, max_def, size, rows, kept)
+
+    def _read(self, offset: int, length: int) -> memoryview:
+        """One chunk, of a local file in memory of this thread until it reads the next one.
+
+        What is decoded is a copy. Memory of its own for each chunk would lie between the decoded columns, which leaves
+        gaps when it is freed, and the kernel would have to clear more of it.
+        """
+        source = self._source
+        if not isinstance(source, LocalSource) or not 0 <= offset <= source.size - length or length > _MOST_REUSED:
+            return source.read_ranges([(offset, length)])[0]
+        memory = _thread_memory(length)
+        source.read_into(memory, offset)
+        return memory
 
 
 class _Chunk:
