@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform
-from pyiceberg.types import DateType, IntegerType, LongType, PrimitiveType, StringType
+from pyiceberg.types import DateType, DoubleType, FloatType, IntegerType, LongType, PrimitiveType, StringType
 
 from floeplan.errors import UnsupportedError
 from floeplan.metadata.manifests.entries import Content, EntriesTable, partition_column
@@ -89,7 +89,7 @@ _FEW_MEMBERS = {
     "referenced-data-file": "referenced_data_file",
     "split-offsets": "split_offsets",
 }
-FEW_FILES = 48
+FEW_FILES = 128
 """Files that are written one by one."""
 _FIXED_BYTES, _FIELD_BYTES, _REFERENCE_BYTES, _STATS_BYTES = 230, 12, 4, 160
 """Estimated bytes of a file without its path, of a partition value, a reference, and the statistics of a column."""
@@ -101,7 +101,7 @@ _json_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _FEW_TEXTS: Mapping[str, Callable[[Any], str]] = {
     "key_metadata": lambda value: f'"{value.hex().upper()}"',
     "referenced_data_file": _json_text,
-    **dict.fromkeys(("equality_ids", "split_offsets"), _json_text),
+    **dict.fromkeys(("equality_ids", "split_offsets"), lambda value: f"[{','.join(map(str, value))}]"),
 }
 """Values that are not numbers."""
 
@@ -250,20 +250,19 @@ class PlanFiles:
 
     def _few_partitions(self, entries: EntriesTable, spec_id: int, pyiceberg: bool) -> list[str]:
         """The partition array of each file, for those of this spec, as JSON."""
-        fields: list[list[Json]] = []
+        fields: list[list[str]] = []
         for field in self.union.spec(spec_id).fields:
             if not self._has_value(entries, field):
-                fields.append([None] * len(entries))
+                fields.append(["null"] * len(entries))
                 continue
             values, type_ = _values(entries.array(partition_column(field.column.field_id))), _type(entries, field)
-            plain = isinstance(type_, IntegerType | LongType | StringType)
-            shown = values if plain else [None if value is None else _shown(type_, value) for value in values]
-            if not pyiceberg and shown.count(None) > values.count(None):
-                pairs = zip(values, shown, strict=True)
-                raise _unreadable(field, type_, next(v for v, s in pairs if s is None and v is not None))
-            fields.append(shown)
+            texts = _few_texts(type_, values)
+            if not pyiceberg and texts.count("null") > values.count(None):
+                pairs = zip(values, texts, strict=True)
+                raise _unreadable(field, type_, next(v for v, text in pairs if text == "null" and v is not None))
+            fields.append(texts)
         tuples = zip(*fields, strict=True) if fields else [()] * len(entries)
-        return ["[]" if pyiceberg and None in found else _json_text(found) for found in tuples]
+        return ["[]" if pyiceberg and "null" in texts else f"[{','.join(texts)}]" for texts in tuples]
 
     def _partitions(self, entries: EntriesTable, pyiceberg: bool) -> Texts:
         """The partition array of each file, in the order of the fields of its spec."""
@@ -336,8 +335,18 @@ def _values(array: pa.Array) -> list[Any]:
 
 def _task(file: str, deletes: list[int], residual: str) -> str:
     """A scan task of JSON texts."""
-    references = f',"delete-file-references":{_json_text(deletes)}' if deletes else ""
+    references = f',"delete-file-references":[{",".join(map(str, deletes))}]' if deletes else ""
     return f'{{"data-file":{file}{references},"residual-filter":{residual}}}'
+
+
+def _few_texts(type_: PrimitiveType, values: list[Any]) -> list[str]:
+    """Partition values as JSON, ``null`` for what it cannot express; equal values once, but not signed zeros."""
+    if isinstance(type_, FloatType | DoubleType):
+        return [_json_text(None if value is None else _shown(type_, value)) for value in values]
+    plain = isinstance(type_, IntegerType | LongType | StringType)
+    shown = {value: value if plain or value is None else _shown(type_, value) for value in set(values)}
+    texts = {value: _json_text(found) for value, found in shown.items()}
+    return [texts[value] for value in values]
 
 
 def _shown(type_: PrimitiveType, value: object) -> Json:
