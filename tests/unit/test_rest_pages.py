@@ -105,6 +105,7 @@ def tasks(files: PlanFiles, start: int = 0, end: int | None = None, **options: A
         (t.TimestamptzType(), "identity", 0, '"1970-01-01T00:00:00.000000+00:00"'),
         (t.TimestampNanoType(), "identity", -1, '"1969-12-31T23:59:59.999999999"'),
         (t.StringType(), "identity", 'a "b" \\ ü\n', '"a \\"b\\" \\\\ ü\\n"'),
+        (t.StringType(), "identity", "null", '"null"'),
         (t.StringType(), "truncate[2]", "ab", '"ab"'),
         (t.StringType(), "bucket[4]", 3, "3"),
         (t.UUIDType(), "identity", bytes(15) + b"\x0a", '"00000000-0000-0000-0000-00000000000a"'),
@@ -120,6 +121,11 @@ def test_partition_values(type_: t.PrimitiveType, transform: str, stored: Any, e
     assert [task["data-file"]["partition"] for task in json.loads(content)] == [[json.loads(expected)], [None]]
     content, _ = files.page(0, 2, pyiceberg=True)
     assert [task["data-file"]["partition"] for task in json.loads(content)] == [[json.loads(expected)], []]
+
+
+def test_zeros_keep_their_sign() -> None:
+    content, _ = plan_files(t.DoubleType(), "identity", [0.0, -0.0, 0.0]).page(0, 3, pyiceberg=False)
+    assert [str(task["data-file"]["partition"][0]) for task in json.loads(content)] == ["0.0", "-0.0", "0.0"]
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def _operands(node: Json, kind: str, *, negated: bool) -> Iterator[tuple[Json, b
 
 def _get(node: Mapping[str, Json], *keys: str) -> Json:
     for key in keys:
-        if key in node:
+        if node.get(key) is not None:  # null is no operand
             return node[key]
     raise BadInputError(f"the filter has {_shown(node)} without {' or '.join(keys)}")
 
@@ -300,7 +300,7 @@ class _Compiler:
             return _get(node, "child", "term"), [_value(one) for one in listed], kind
         if "left" not in node:
             return _get(node, "term"), [_value(_get(node, "value"))], kind
-        left, right = node["left"], _get(node, "right")
+        left, right = _get(node, "left"), _get(node, "right")
         if not _is_expression(right):
             return left, [_value(right)], kind
         if not _is_expression(left) and kind in _MIRRORED:

@@ -25,7 +25,7 @@ null: engines read identity columns from it. ``policy`` leaves tables with such 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform
-from pyiceberg.types import DateType, IntegerType, LongType, PrimitiveType, StringType
+from pyiceberg.types import DateType, DoubleType, FloatType, IntegerType, LongType, PrimitiveType, StringType
 
 from floeplan.errors import UnsupportedError
 from floeplan.metadata.manifests.entries import Content, EntriesTable, partition_column
@@ -79,7 +79,17 @@ _COLUMNS = (
     "equality_ids",
     "referenced_data_file",
 )
-FEW_FILES = 48
+_FEW_MEMBERS = {
+    "file-size-in-bytes": "file_size_in_bytes",
+    "record-count": "record_count",
+    **_NUMBERS,
+    "data-sequence-number": "sequence_number",
+    "key-metadata": "key_metadata",
+    "equality-ids": "equality_ids",
+    "referenced-data-file": "referenced_data_file",
+    "split-offsets": "split_offsets",
+}
+FEW_FILES = 128
 """Files that are written one by one."""
 _FIXED_BYTES, _FIELD_BYTES, _REFERENCE_BYTES, _STATS_BYTES = 230, 12, 4, 160
 """Estimated bytes of a file without its path, of a partition value, a reference, and the statistics of a column."""
@@ -88,6 +98,12 @@ Texts: TypeAlias = pa.Array
 """A column of JSON text."""
 Json: TypeAlias = Any
 _json_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_FEW_TEXTS: Mapping[str, Callable[[Any], str]] = {
+    "key_metadata": lambda value: f'"{value.hex().upper()}"',
+    "referenced_data_file": _json_text,
+    **dict.fromkeys(("equality_ids", "split_offsets"), lambda value: f"[{','.join(map(str, value))}]"),
+}
+"""Values that are not numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +178,7 @@ class PlanFiles:
             residuals = (self.residuals[i] for i in self.files.residual_of[start:end].tolist())
             tasks = map(_task, self._few(entries, details, pyiceberg), of_files, residuals)
             written = self._few(self.files.deletes.take(used), None, pyiceberg) if len(used) else []
-            return f"[{','.join(tasks)}]".encode(), _json_text(written).encode()
+            return f"[{','.join(tasks)}]".encode(), f"[{','.join(written)}]".encode()
         pieces = [
             '{"data-file":{',
             *self._content(entries, pyiceberg),
@@ -207,54 +223,46 @@ class PlanFiles:
             pieces.append(_listed("equality-ids", entries.array("equality_ids")))
         return pieces + _optional("referenced-data-file", entries, "referenced_data_file", _strings)
 
-    def _few(self, entries: EntriesTable, details: EntriesTable | None, pyiceberg: bool) -> list[Json]:
-        """The keys of ``_content``, and split offsets, of few files."""
+    def _few(self, entries: EntriesTable, details: EntriesTable | None, pyiceberg: bool) -> list[str]:
+        """As ``_content``, with the split offsets, of few files: a list of JSON texts."""
         found = {name: entries.array(name) for name in _COLUMNS if name in entries}
         if details is not None:
             found["split_offsets"] = details.array("split_offsets")
         columns = {name: _values(array) for name, array in found.items() if array.null_count < len(array)}
         if Content.EQUALITY_DELETES not in columns["content"]:
             columns.pop("equality_ids", None)
-        has_lineage = any(value is not None for value in columns.get("first_row_id", ()))
-        partitions = {spec: self._few_partitions(entries, spec, pyiceberg) for spec in set(columns["spec_id"])}
-        files = []
-        for at, values in enumerate(zip(*columns.values(), strict=True)):
-            row = dict(zip(columns, values, strict=True))
-            key_metadata = row.get("key_metadata")
-            file = {
-                "spec-id": row["spec_id"],
-                "content": _CONTENTS[row["content"]],
-                "file-path": row["file_path"],
-                "file-format": row["file_format"].lower(),
-                "partition": partitions[row["spec_id"]][at],
-                "file-size-in-bytes": row["file_size_in_bytes"],
-                "record-count": row["record_count"],
-                **{key: row.get(name) for key, name in _NUMBERS.items()},
-                "data-sequence-number": row["sequence_number"] if has_lineage else None,
-                "key-metadata": None if key_metadata is None else key_metadata.hex().upper(),
-                "equality-ids": row.get("equality_ids"),
-                "referenced-data-file": row.get("referenced_data_file"),
-                "split-offsets": row.get("split_offsets"),
-            }
-            files.append({key: value for key, value in file.items() if value is not None})
-        return files
+        if "first_row_id" not in columns:
+            del columns["sequence_number"]
+        specs = columns["spec_id"]
+        partitions = {spec: self._few_partitions(entries, spec, pyiceberg) for spec in set(specs)}
+        members = [
+            [f'"spec-id":{value}' for value in specs],
+            [f',"content":"{_CONTENTS[value]}"' for value in columns["content"]],
+            [f',"file-path":{_json_text(value)}' for value in columns["file_path"]],
+            [f',"file-format":"{value.lower()}"' for value in columns["file_format"]],
+            [f',"partition":{partitions[spec][at]}' for at, spec in enumerate(specs)],
+        ]
+        for key, name in _FEW_MEMBERS.items():
+            if name in columns:
+                shown = _FEW_TEXTS.get(name, str)
+                members.append(["" if value is None else f',"{key}":{shown(value)}' for value in columns[name]])
+        return [f"{{{''.join(file)}}}" for file in zip(*members, strict=True)]
 
-    def _few_partitions(self, entries: EntriesTable, spec_id: int, pyiceberg: bool) -> list[list[Json]]:
-        """The partition array of each file, for those of this spec."""
-        fields: list[list[Json]] = []
+    def _few_partitions(self, entries: EntriesTable, spec_id: int, pyiceberg: bool) -> list[str]:
+        """The partition array of each file, for those of this spec, as JSON."""
+        fields: list[list[str]] = []
         for field in self.union.spec(spec_id).fields:
             if not self._has_value(entries, field):
-                fields.append([None] * len(entries))
+                fields.append(["null"] * len(entries))
                 continue
             values, type_ = _values(entries.array(partition_column(field.column.field_id))), _type(entries, field)
-            plain = isinstance(type_, IntegerType | LongType | StringType)
-            shown = values if plain else [None if value is None else _shown(type_, value) for value in values]
-            if not pyiceberg and shown.count(None) > values.count(None):
-                pairs = zip(values, shown, strict=True)
-                raise _unreadable(field, type_, next(v for v, s in pairs if s is None and v is not None))
-            fields.append(shown)
-        tuples = map(list, zip(*fields, strict=True)) if fields else ([] for _ in range(len(entries)))
-        return [[] if pyiceberg and None in found else found for found in tuples]
+            texts = _few_texts(type_, values)
+            if not pyiceberg and texts.count("null") > values.count(None):
+                pairs = zip(values, texts, strict=True)
+                raise _unreadable(field, type_, next(v for v, text in pairs if text == "null" and v is not None))
+            fields.append(texts)
+        tuples = zip(*fields, strict=True) if fields else [()] * len(entries)
+        return ["[]" if pyiceberg and "null" in texts else f"[{','.join(texts)}]" for texts in tuples]
 
     def _partitions(self, entries: EntriesTable, pyiceberg: bool) -> Texts:
         """The partition array of each file, in the order of the fields of its spec."""
@@ -325,10 +333,20 @@ def _values(array: pa.Array) -> list[Any]:
     return listed
 
 
-def _task(file: Json, deletes: list[int], residual: str) -> str:
-    """A scan task; its residual is JSON text already."""
-    references = f',"delete-file-references":{_json_text(deletes)}' if deletes else ""
-    return f'{{"data-file":{_json_text(file)}{references},"residual-filter":{residual}}}'
+def _task(file: str, deletes: list[int], residual: str) -> str:
+    """A scan task of JSON texts."""
+    references = f',"delete-file-references":[{",".join(map(str, deletes))}]' if deletes else ""
+    return f'{{"data-file":{file}{references},"residual-filter":{residual}}}'
+
+
+def _few_texts(type_: PrimitiveType, values: list[Any]) -> list[str]:
+    """Partition values as JSON, ``null`` for what it cannot express; equal values once, but not signed zeros."""
+    if isinstance(type_, FloatType | DoubleType):
+        return [_json_text(None if value is None else _shown(type_, value)) for value in values]
+    plain = isinstance(type_, IntegerType | LongType | StringType)
+    shown = {value: value if plain or value is None else _shown(type_, value) for value in set(values)}
+    texts = {value: _json_text(found) for value, found in shown.items()}
+    return [texts[value] for value in values]
 
 
 def _shown(type_: PrimitiveType, value: object) -> Json:

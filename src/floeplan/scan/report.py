@@ -231,7 +231,8 @@ class JsonLinesReportStore:
         line = document_text(report, default=str) + "\n"
         day = f"scan-{datetime.now(UTC):%Y%m%d}"
         known = self._last
-        if known is None or known[0] != day or not known[1].exists():
+        # Path.exists takes several times as long.
+        if known is None or known[0] != day or not os.path.exists(known[1]):
             self.directory.mkdir(parents=True, exist_ok=True)
             known = day, self._file(day)
         # Unbuffered and appended: one write call per line, so that the lines of several processes do not mix.
