@@ -211,6 +211,16 @@ def test_files_that_a_rewrite_could_not_make_larger_are_not_recommended_again(fl
     assert "small-files" in found(table), "files that were added since are recommended"
 
 
+def test_files_of_a_rewrite_are_small_again_after_a_larger_target(floeplan_home: Path) -> None:
+    """They are far below the new target, so that `maintain` and `rewrite` merge them."""
+    table = embedded_table(target_file_size_bytes="2400")
+    for _ in range(40):
+        fp.append(table.refresh(), rows(3))
+    follow_advice(table)
+    table.refresh().transaction().set_properties({"write.target-file-size-bytes": "1000000"}).commit_transaction()
+    assert found(table)["small-files"].message.endswith("into 1")
+
+
 def test_small_files_count_those_that_are_too_small_in_groups_that_become_fewer(tmp_path: Path) -> None:
     table = table_by(tmp_path, (2, IdentityTransform(), "region"))
     for _ in range(12):
