@@ -19,6 +19,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 import floeplan as fp
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
+from floeplan.errors import InvalidOptionError
 from floeplan.explorer.documents import RewriteRequest, doctor_document, rewrite_document
 from floeplan.explorer.view import TableView
 from floeplan.maintenance import doctor as rules
@@ -171,6 +172,26 @@ def test_more_manifests_say_what_pass_1_gains(tmp_path: Path) -> None:
     assert (done.manifests_before, done.manifests_after) == (3, 6)
     assert done.gain == "a scan of one partition opens 1 instead of 3 manifests (30 instead of 180 entries)"
     assert (done.specs[0].read_before, done.specs[0].read_after) == (180.0, 30.0)
+
+
+def test_fewer_manifests_that_a_scan_of_a_partition_does_not_notice(tmp_path: Path) -> None:
+    table = table_by(tmp_path, DAY)
+    for day in range(3):
+        fp.append(table.refresh(), rows(day + 1).slice(day))
+    done = fp.rewrite_manifests(table.refresh(), dry_run=True)
+    assert (done.manifests_before, done.manifests_after) == (3, 1)
+    assert done.gain == "a scan of one partition opens as many manifests as before (3 instead of 1 entries)"
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "-5"])
+def test_a_target_size_that_is_no_number_is_named(tmp_path: Path, value: str) -> None:
+    table = table_by(tmp_path)
+    fp.append(table, rows(3))
+    table.refresh().transaction().set_properties({"write.target-file-size-bytes": value}).commit_transaction()
+    expected = f"write.target-file-size-bytes is set to '{value}', but must be a whole number above 0"
+    for use in (fp.doctor, fp.rewrite_data_files):
+        with pytest.raises(InvalidOptionError, match=expected):
+            use(table.refresh())
 
 
 def test_snapshots_that_would_not_expire_are_no_reason_to_expire(

@@ -139,7 +139,7 @@ class LazyCommands(TyperGroup):
 
 
 def _without_types(parameters: list[Any]) -> list[Any]:
-    """Show a flag without `<bool>`, because it takes no value, and an argument without `<str>`, because it has a name."""
+    """Show a flag without `<bool>`: it takes no value. Show an argument without `<str>`: it has a name."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
@@ -148,7 +148,7 @@ def _without_types(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
-def _no_type(ctx: Any) -> None:  # noqa: ARG001
+def _no_type(ctx: Any) -> None:
     """The type of an argument in its help."""
 
 
