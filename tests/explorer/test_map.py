@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform
+from pyiceberg.types import LongType, NestedField, TimestampType
 
 from floeplan.catalog import load_table
 from floeplan.explorer.documents import overview_document, plan_document, plan_for
@@ -73,6 +73,18 @@ def test_files_of_all_specs_are_placed_by_their_bounds(tmp_path: Path) -> None:
     starts = {lane.spec_id: drawn.cell_bin[drawn.cell_lane == at].min() for at, lane in enumerate(drawn.lanes)}
     assert starts[0] < starts[1] < starts[2]
     assert {lane.label for lane in drawn.lanes if lane.spec_id == 2} == {"time only"}
+
+
+def test_bins_have_the_unit_of_specs_with_files(tmp_path: Path) -> None:
+    """An older spec by day does not make days of months."""
+    times = Schema(NestedField(1, "ts", TimestampType()), schema_id=0)
+    transforms = ((DayTransform(), "ts_day"), (MonthTransform(), "ts_month"))
+    specs = [PartitionSpec(PartitionField(1, 1000 + at, *one), spec_id=at) for at, one in enumerate(transforms)]
+    writer = MetadataWriter(tmp_path / "t", times, specs)
+    writer.add_manifest(0, [FileEntry(f"{tmp_path}/0.parquet", (19_000,), 1, 10, {}, deleted=True)])
+    writer.add_manifest(1, [FileEntry(f"{tmp_path}/{at}.parquet", (648 + at,), 1, 10, {}) for at in range(3)])
+    axis = TableView.of(load_table(str(writer.finish()))).map.axis
+    assert (axis.unit, axis.labels) == ("month", ("2024-01", "2024-02", "2024-03"))
 
 
 @given(st.lists(st.dates(date(1, 1, 2), date(9998, 1, 1)), min_size=1, max_size=30))

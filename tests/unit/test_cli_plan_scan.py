@@ -158,6 +158,31 @@ def test_scan_counts_and_limits(run: Any) -> None:
     assert document(run("scan", "--limit", "0", "--json"))["rows"] == 0
 
 
+def test_text_shows_the_first_rows_and_says_that_there_are_more(run: Any) -> None:
+    _, out, _ = run("scan", "--columns", "id")
+    lines = out.splitlines()
+    assert len(lines) == 22
+    assert lines[-1].startswith("only the first 20 rows are shown; ")
+    _, out, _ = run("scan", "--columns", "id", "--limit", "30")
+    assert len(out.splitlines()) == 31
+    _, out, _ = run("scan", "--columns", "id", "--where", "id < 5")
+    assert len(out.splitlines()) == 6
+
+
+def test_rows_that_are_too_wide_are_shown_with_a_line_for_each_column(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No column is cut or left out."""
+    monkeypatch.setenv("COLUMNS", "30")
+    _, out, _ = run("scan", "--where", "id = 7 OR id = 8", "--columns", "id,region,ts")
+    rows = [[line.split(maxsplit=1) for line in block.splitlines()] for block in out.split("\n\n")]
+    assert [[name for name, _ in row] for row in rows] == [["id", "region", "ts"]] * 2
+    assert sorted(row[0][1].strip() for row in rows) == ["7", "8"]
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run("scan", "--where", "id = 7 OR id = 8", "--columns", "id,region,ts")
+    assert [line.split()[0] for line in out.splitlines()] == ["id", "7", "8"]
+
+
 def test_scan_as_of_a_time(run: Any, table: Table) -> None:
     assert run("scan", "--as-of", "2999-01-01", "--count")[1].strip() == "300"
     code, _, err = run("scan", "--as-of", "1999-01-01", "--count")

@@ -19,6 +19,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 import floeplan as fp
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
+from floeplan.errors import InvalidOptionError
 from floeplan.explorer.documents import RewriteRequest, doctor_document, rewrite_document
 from floeplan.explorer.view import TableView
 from floeplan.maintenance import doctor as rules
@@ -173,6 +174,26 @@ def test_more_manifests_say_what_pass_1_gains(tmp_path: Path) -> None:
     assert (done.specs[0].read_before, done.specs[0].read_after) == (180.0, 30.0)
 
 
+def test_fewer_manifests_that_a_scan_of_a_partition_does_not_notice(tmp_path: Path) -> None:
+    table = table_by(tmp_path, DAY)
+    for day in range(3):
+        fp.append(table.refresh(), rows(day + 1).slice(day))
+    done = fp.rewrite_manifests(table.refresh(), dry_run=True)
+    assert (done.manifests_before, done.manifests_after) == (3, 1)
+    assert done.gain == "a scan of one partition opens as many manifests as before (3 instead of 1 entries)"
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "-5"])
+def test_a_target_size_that_is_no_number_is_named(tmp_path: Path, value: str) -> None:
+    table = table_by(tmp_path)
+    fp.append(table, rows(3))
+    table.refresh().transaction().set_properties({"write.target-file-size-bytes": value}).commit_transaction()
+    expected = f"write.target-file-size-bytes is set to '{value}', but must be a whole number above 0"
+    for use in (fp.doctor, fp.rewrite_data_files):
+        with pytest.raises(InvalidOptionError, match=expected):
+            use(table.refresh())
+
+
 def test_snapshots_that_would_not_expire_are_no_reason_to_expire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +230,16 @@ def test_files_that_a_rewrite_could_not_make_larger_are_not_recommended_again(fl
     for _ in range(12):
         fp.append(table.refresh(), rows(3))
     assert "small-files" in found(table), "files that were added since are recommended"
+
+
+def test_files_of_a_rewrite_are_small_again_after_a_larger_target(floeplan_home: Path) -> None:
+    """They are far below the new target, so that `maintain` and `rewrite` merge them."""
+    table = embedded_table(target_file_size_bytes="2400")
+    for _ in range(40):
+        fp.append(table.refresh(), rows(3))
+    follow_advice(table)
+    table.refresh().transaction().set_properties({"write.target-file-size-bytes": "1000000"}).commit_transaction()
+    assert found(table)["small-files"].message.endswith("into 1")
 
 
 def test_small_files_count_those_that_are_too_small_in_groups_that_become_fewer(tmp_path: Path) -> None:

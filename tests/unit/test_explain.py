@@ -209,6 +209,17 @@ def test_a_spec_whose_manifests_are_all_dropped_and_one_without_files_say_so(tmp
     assert reasons(planned) == ("no manifest is left to read",) * 2
 
 
+def test_manifests_without_live_files_are_not_dropped_by_a_conjunct(tmp_path: Path) -> None:
+    writer = MetadataWriter(tmp_path / "t", SCHEMA, SPECS)
+    writer.add_manifest(0, [FileEntry("a.parquet", ("a",), 10, 100, {1: (b"a", b"a")})])
+    for _ in range(3):
+        writer.add_manifest(0, [])
+    planned = plan(StaticTable.from_metadata(str(writer.finish())), "mission = 'a' AND mission <> 'b'")
+    assert planned.passes[0].total == 4
+    assert [(effect.dropped, effect.decisions.total) for effect in planned.passes[0].effects] == [(0, 1)] * 2
+    assert planned.explain().count("  0/1  ") == 4, "of manifests, and of files"
+
+
 def test_numbers_are_whole_on_80_columns(tmp_path: Path) -> None:
     writer = MetadataWriter(tmp_path / "large", SCHEMA, SPECS)
     bounds = {2: (struct.pack("<q", 0), struct.pack("<q", 9)), 3: (struct.pack("<d", 0.0), struct.pack("<d", 9.0))}

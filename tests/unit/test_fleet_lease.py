@@ -191,6 +191,16 @@ def replaced_by(table: Table, **summary: str) -> Table:
     return table
 
 
+def test_a_lease_of_a_clock_that_is_ahead_is_named_with_the_command_that_removes_it(lake: Catalog) -> None:
+    ahead, clock = Clock(), Clock()
+    ahead.now += 5 * 3600
+    lease_of(lake, "a", ahead).take()
+    removal = r"its clock is 5h ahead of this one.* 'floeplan properties db.t --unset floeplan.lease.a'"
+    with pytest.raises(LeaseHeldError, match=removal):
+        lease_of(lake, "b", clock).take()
+    assert holders(lake, clock) == {"a"}
+
+
 def test_maintenance_of_other_engines_is_noticed(tmp_path: Path) -> None:
     opened: SqlCatalog = catalog(tmp_path)
     table = opened.create_table("db.events", events(0, 1).schema)

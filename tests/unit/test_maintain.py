@@ -152,8 +152,9 @@ def test_without_a_policy_small_files_are_merged_and_the_run_is_recorded(lake: S
         ("db.small", "compact", "done"),
         ("db.small", "rewrite-manifests", "not-needed"),
     }
-    again = fp.maintain(catalog=lake)
-    assert [one for table in again.tables for one in table.work] == []
+    for _ in range(3):  # the records of the runs make no work either
+        again = fp.maintain(catalog=lake)
+        assert [one for table in again.tables for one in table.work] == []
 
 
 def test_a_dry_run_changes_nothing(lake: SqlCatalog) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_type_hi
 
 import typer
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from floeplan.spark.session import SparkOnDemand
 
 PIPE_WIDTH = 160
+_UNLIMITED = 1_000_000
 """Line width when stdout is not a terminal."""
 
 # Options of all commands.
@@ -349,15 +350,34 @@ def look_for_pandas(schema: pa.Schema) -> None:
             pa.nulls(0).to_pandas()
 
 
-def rows_table(table: pa.Table, limit: int) -> RichTable:
-    """Render the first rows of an Arrow table."""
-    look_for_pandas(table.schema)
-    drawn = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in table.schema.names:
-        drawn.add_column(Text(name), no_wrap=True, overflow="ellipsis", max_width=40)
-    for row in zip(*(column.to_pylist() for column in table.slice(0, limit).columns), strict=True):
-        drawn.add_row(*(Text("NULL", style="dim") if value is None else Text(str(value)) for value in row))
-    return drawn
+class RowsTable:
+    """The first rows of an Arrow table; where they are too wide, a line for each column, so that none is cut."""
+
+    def __init__(self, table: pa.Table, limit: int) -> None:
+        look_for_pandas(table.schema)
+        self._names = table.schema.names
+        self._rows = list(zip(*(column.to_pylist() for column in table.slice(0, limit).columns), strict=True))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for name in self._names:
+            wide.add_column(Text(name), no_wrap=True)
+        for row in self._rows:
+            wide.add_row(*map(_cell, row))
+        width = console.measure(wide, options=options.update(max_width=_UNLIMITED)).maximum
+        if width <= options.max_width or not self._rows:
+            yield wide
+            return
+        for number, row in enumerate(self._rows):
+            yield Text("" if number == 0 else "\n", end="")
+            tall = key_value_table()
+            for name, value in zip(self._names, row, strict=True):
+                tall.add_row(Text(name, overflow="fold"), _cell(value))
+            yield tall
+
+
+def _cell(value: Any) -> Text:
+    return Text("NULL", style="dim") if value is None else Text(str(value), overflow="fold")
 
 
 def json_rows(table: pa.Table, limit: int) -> list[dict[str, Any]]:

@@ -117,7 +117,7 @@ class LazyCommands(TyperGroup):
         options = super().get_params(ctx)
         for option in options:
             option.default = option.default or False
-        return _without_types_of_flags(options)
+        return _without_types(options)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -138,19 +138,25 @@ class LazyCommands(TyperGroup):
         raise UnknownOptionError(f"unknown command {name!r}; {hint}", context={"command": name})
 
 
-def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
-    """Show a flag without `<bool>`: it takes no value."""
+def _without_types(parameters: list[Any]) -> list[Any]:
+    """Show a flag without `<bool>`: it takes no value. Show an argument without `<str>`: it has a name."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
+        elif parameter.param_type_name == "argument":
+            parameter.display_type_rich = _no_type
     return parameters
+
+
+def _no_type(ctx: Any) -> None:
+    """The type of an argument in its help."""
 
 
 class ProgramCommand(TyperCommand):
     """A command that prepares the process before it runs, if the process is the `floeplan` program."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types_of_flags(super().get_params(ctx))
+        return _without_types(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse a condition that is given twice: the last one alone would count, and match other rows than both."""

@@ -240,9 +240,10 @@ def _axis(entries: EntriesTable, column: Column | None, union: UnionPartitionTyp
     if column is not None and len(entries):
         times, known = _file_times(entries, column, union)
         if known.any():
-            # The finest calendar unit to use is that of the finest time partition field.
-            fields = [field.bound for field in union.fields if field.bound.source_id == column.field_id]
-            units = {_UNITS.get(type(field.transform), "") for field in fields}
+            # The finest calendar unit to use is that of the finest time partition field with values.
+            fields = [field for field in union.fields if field.bound.source_id == column.field_id]
+            used = [field.bound for field in fields if entries.valid(partition_column(field.id)).any()]
+            units = {_UNITS.get(type(field.transform), "") for field in used}
             usual = [at for at, (_, code, many, _) in enumerate(_CALENDAR) if code in units and many == 1]
             finest = min(usual, default=2 if isinstance(column.type, DateType) else 0)
             return _calendar(".".join(column.path), times, known, finest)

@@ -62,18 +62,19 @@ def live_claims(properties: Mapping[str, str], now_s: float) -> dict[str, float]
     found = {}
     for name, text in properties.items():
         if name.startswith(PREFIX):
-            until = _until(text)
+            until = _time(text, "until")
             if until + SKEW.total_seconds() > now_s:
                 found[name.removeprefix(PREFIX)] = until
     return found
 
 
-def _until(text: str) -> float:
+def _time(claim: str, name: str) -> float:
+    """A time of a claim; infinity if it cannot be read."""
     try:
-        until = float(json.loads(text)["until"])
+        time = float(json.loads(claim)[name])
     except (ValueError, LookupError, TypeError, OverflowError):
         return float("inf")
-    return until if until < _LAST_TIME else float("inf")  # NaN is not below it
+    return time if time < _LAST_TIME else float("inf")  # NaN is not below it
 
 
 @dataclass(slots=True)
@@ -154,21 +155,24 @@ class Lease:
                 others.pop(self.holder, None)
                 if others and not renewal:
                     CatalogCommit(committed, _Release(PREFIX + self.holder), self.commit).run()
-                    raise _held(committed, others)
+                    raise _held(committed, others, self.clock())
             self.table, self.until, self.took_over = committed, claim.until, claim.expired
 
 
-def _held(table: Table, others: Mapping[str, float]) -> LeaseHeldError:
+def _held(table: Table, others: Mapping[str, float], now_s: float) -> LeaseHeldError:
     holder, until = next(iter(others.items()))
     name = ".".join(table.name())
+    removal = f"if no run works on it, remove it with 'floeplan properties {name} --unset {PREFIX}{holder}'"
     if until == float("inf"):
-        message = (
-            f"{name} has a lease of {holder} without a readable expiry time; if no run works on it, remove it with "
-            f"'floeplan properties {name} --unset {PREFIX}{holder}'"
-        )
+        message = f"{name} has a lease of {holder} without a readable expiry time; {removal}"
     else:
         expires = datetime.fromtimestamp(until, UTC)
-        message = f"{name} is maintained by {holder} until {expires:%Y-%m-%d %H:%M:%S} UTC; run it again later"
+        message = f"{name} is maintained by {holder} until {expires:%Y-%m-%d %H:%M:%S} UTC; "
+        ahead = _time(table.metadata.properties[PREFIX + holder], "since") - now_s
+        if SKEW.total_seconds() < ahead < float("inf"):
+            message += f"its clock is {age_text(timedelta(seconds=round(ahead)))} ahead of this one: {removal}"
+        else:
+            message += "run it again later"
     return LeaseHeldError(message, context={"table": name, "holder": holder})
 
 
@@ -188,7 +192,7 @@ class _Claim:
         others = live_claims(properties, now_s)
         others.pop(lease.holder, None)
         if others:
-            raise _held(table, others)
+            raise _held(table, others, now_s)
         if self.renewal and (own not in properties or lease.is_lost):
             message = f"the lease on {'.'.join(table.name())} has expired; run it again"
             raise LeaseHeldError(message, context={"holder": lease.holder})

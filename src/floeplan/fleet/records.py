@@ -30,7 +30,11 @@ LEARNED = 10
 LEAST, MOST = 0.1, 10.0
 LOOK = "look"
 _REMEMBERED = timedelta(days=90)
-_PROPERTIES = {"commit.retry.num-retries": "100", "commit.retry.min-wait-ms": "20"}
+_PROPERTIES = {
+    "commit.retry.num-retries": "100",
+    "commit.retry.min-wait-ms": "20",
+    "commit.manifest.min-count-to-merge": "2",  # so that no run finds work in the record of the last one
+}
 SCHEMA = pa.schema(
     [
         ("run_id", pa.string()),

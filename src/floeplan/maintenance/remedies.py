@@ -16,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from floeplan.errors import FloeplanError
+from floeplan.maintenance.coarser_spec import FAR_BELOW
 from floeplan.maintenance.expire import snapshots_to_expire
 from floeplan.maintenance.rewrite_manifests import rewrite_manifests
 from floeplan.metadata.manifests.manifest_list import DATA
@@ -90,16 +91,18 @@ def apply_deletes(plan: RewriteDataFilesPlan, shown: int) -> Iterator[Remedy]:
 
 
 def merge_small_files(plan: RewriteDataFilesPlan, at_least: int, shown: int) -> Iterator[Remedy]:
-    """What ``rewrite`` would merge, for every spec with at least ``at_least`` small files that no rewrite has written.
+    """What ``rewrite`` would merge, for every spec with at least ``at_least`` small files.
 
     Rows that share a file compress better, so that a rewrite may write files that are again too small. Merging those
-    would go on for several rewrites, each with less to gain: they are merged only together with others. A rewrite keeps
-    the data sequence number, which tells its files also after its snapshot has expired; format 1 has none.
+    would go on for several rewrites, each with less to gain: they are merged only together with others, or if they are
+    far below the target, which is larger now. A rewrite keeps the data sequence number, which tells its files also
+    after its snapshot has expired; format 1 has none.
     """
     entries = plan.files.entries
     rewritten = np.isin(entries.ints("snapshot_id"), _rewrites(plan.target.metadata))
     rewritten |= entries.sequence_number < entries.ints("file_sequence_number")
-    is_small = (entries.ints("file_size_in_bytes") < plan.sizes.smallest) & ~rewritten
+    sizes = entries.ints("file_size_in_bytes")
+    is_small = np.where(rewritten, sizes * FAR_BELOW < plan.sizes.target, sizes < plan.sizes.smallest)
     merged = [group for group in plan.groups if group.expected_outputs < len(group.rows) and is_small[group.rows].any()]
     for spec_id in sorted({group.output_spec_id for group in merged}):
         groups = [group for group in merged if group.output_spec_id == spec_id]

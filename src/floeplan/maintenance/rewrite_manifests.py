@@ -95,7 +95,8 @@ class RewriteManifestsResult(Displayed):
         after, before = (f"{average(f'opened_{when}'):.1f}".removesuffix(".0") for when in ("after", "before"))
         entries = [f"{average(f'read_{when}'):,.0f}" for when in ("after", "before")]
         fewer = f" ({' instead of '.join(entries)} entries)" if entries[0] != entries[1] else ""
-        return f"a scan of one partition opens {after} instead of {before} manifests{fewer}"
+        opened = f"{after} instead of {before} manifests" if after != before else "as many manifests as before"
+        return f"a scan of one partition opens {opened}{fewer}"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""

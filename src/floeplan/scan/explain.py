@@ -141,7 +141,7 @@ def explain(plan: PlannedScan) -> RenderableType:
             table.add_column(step.unit, justify="right", no_wrap=True)
         table.add_column("why no more are dropped", overflow="fold")
         for effects, reason in zip(zip(*(step.effects for step in evaluated), strict=True), reasons(plan), strict=True):
-            dropped = [f"{effect.dropped:,}/{step.total:,}" for effect, step in zip(effects, evaluated, strict=True)]
+            dropped = [f"{effect.dropped:,}/{effect.decisions.total:,}" for effect in effects]
             table.add_row(effects[0].predicate, *dropped, reason)
         parts.append(table)
     parts += [Text(f"! {warning.message}", style="yellow") for warning in plan.warnings]

@@ -303,7 +303,7 @@ class _Planner:
         manifests, keep = self.reader.manifests, evaluation.tri.keep
         data, total = manifests.is_data, manifests.counts[0].manifests
         kept, proven = (int(np.count_nonzero(mask & data)) for mask in (keep, evaluation.tri.all_match))
-        effects = manifest_effects(evaluation, manifests.by_spec)
+        effects = manifest_effects(evaluation, manifests.live_by_spec)
         elapsed = _milliseconds_since(clock)
         self.passes.append(PassSummary("manifest list", "manifests", total, kept, proven, effects, elapsed))
         return keep

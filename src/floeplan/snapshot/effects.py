@@ -212,7 +212,7 @@ class ConjunctEffect(NamedTuple):
 
 
 def manifest_effects(evaluation: Evaluation, by_spec: Mapping[int, Mask]) -> tuple[ConjunctEffect, ...]:
-    """The effects of pass 1 on the manifests of each spec: of summaries, and of bounds where manifests have them."""
+    """The effects of pass 1 on live manifests of each spec: of summaries, and of bounds where manifests have them."""
     parts = evaluation.parts
     left = (parts if evaluation.by_partition is None else evaluation.by_partition).undecided
     counted_by_spec = _decisions(by_spec, ~parts.keep, ~left, left & ~parts.undecided)

@@ -384,7 +384,7 @@ def draw_statement(result: StatementResult) -> RenderableType:
     from floeplan.transaction.evolve_spec import EvolveResult
 
     if isinstance(result, ProcedureResult):
-        return common.rows_table(result.to_arrow(), len(result.rows))
+        return common.RowsTable(result.to_arrow(), len(result.rows))
     if isinstance(result, CreateResult):
         return Text(f"{result.name} {_created(result)}")
     if not isinstance(result, EvolveResult):

@@ -160,11 +160,15 @@ def draw_why(found: Why) -> RenderableType:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The number of rows and, unless they were written to a file or only counted, the rows."""
+    """The number of rows and, unless they were written to a file or only counted, the rows.
+
+    ``limited`` if the user has said how many, so that text shows them all.
+    """
 
     rows: int
     table: pa.Table | None = None
     output: Path | None = None
+    limited: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         document: dict[str, Any] = {"rows": self.rows}
@@ -236,6 +240,7 @@ def scan(
             rows = answer.table
             answer = Answer(_write([rows], rows.schema, format_, output), output=output)
     if not written or output is not None:
+        answer = replace(answer, limited=limit is not None)
         common.show(answer, render, as_json=json)
 
 
@@ -344,4 +349,9 @@ def render(answer: Answer) -> RenderableType:
     """Render the rows as a table, or one line."""
     if answer.output is not None:
         return Text(f"{counted(answer.rows, 'row')} written to {answer.output}")
-    return Text(f"{answer.rows:,}") if answer.table is None else common.rows_table(answer.table, SHOWN_ROWS)
+    if answer.table is None:
+        return Text(f"{answer.rows:,}")
+    shown = answer.rows if answer.limited else SHOWN_ROWS
+    drawn = common.RowsTable(answer.table, shown)
+    more = f"only the first {SHOWN_ROWS} rows are shown; --json prints all of them"
+    return drawn if answer.rows <= shown else Group(drawn, Text(more, style="dim"))

@@ -124,7 +124,7 @@ def render(answer: Answer) -> RenderableType:
         parts += [Text(), *remarks]
     if answer.read is not None:
         shown = _SHOWN_ROWS if answer.limit is None else answer.limit
-        parts += [Text(), common.rows_table(answer.read.table, shown)]
+        parts += [Text(), common.RowsTable(answer.read.table, shown)]
     return Group(*parts)
 
 

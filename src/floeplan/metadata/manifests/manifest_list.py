@@ -177,6 +177,11 @@ class ManifestListTable:
         }
 
     @cached_property
+    def live_by_spec(self) -> Mapping[int, Mask]:
+        """Those of them that may have live files."""
+        return {spec: chosen & self.is_live for spec, chosen in self.by_spec.items()}
+
+    @cached_property
     def counts(self) -> tuple[LiveCounts, LiveCounts]:
         """The counts of data manifests and of delete manifests."""
         return self._counts(self.is_data), self._counts(~self.is_data)

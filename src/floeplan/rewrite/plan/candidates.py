@@ -41,6 +41,7 @@ from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import ScanDeletes
+from floeplan.text import parse_count
 from floeplan.vectors import Ints, Mask
 
 ReasonBits: TypeAlias = npt.NDArray[np.uint8]
@@ -124,6 +125,17 @@ def decision_texts(reasons: ReasonBits, skips: SkipCodes) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(texts))
 
 
+def _target_of(properties: Mapping[str, str]) -> int:
+    text = properties.get(_TARGET_PROPERTY)
+    target = DEFAULT_TARGET_BYTES if text is None else parse_count(text.strip())
+    if not target:
+        raise InvalidOptionError(
+            f"table property {_TARGET_PROPERTY} is set to {text!r}, but must be a whole number above 0",
+            context={"property": _TARGET_PROPERTY, "value": text},
+        )
+    return target
+
+
 @dataclass(frozen=True, slots=True)
 class FileSizes:
     """Target, minimum and maximum file size, and how many files a number of bytes becomes.
@@ -139,7 +151,7 @@ class FileSizes:
     @classmethod
     def of(cls, options: RewriteOptions, properties: Mapping[str, str]) -> FileSizes:
         """The sizes of the options; by default they follow from the table's target file size."""
-        target = options.target_file_size_bytes or int(properties.get(_TARGET_PROPERTY, DEFAULT_TARGET_BYTES))
+        target = options.target_file_size_bytes or _target_of(properties)
         smallest, largest = options.min_file_size_bytes, options.max_file_size_bytes
         sizes = cls(
             target,

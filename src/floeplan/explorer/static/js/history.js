@@ -79,7 +79,7 @@
         });
         const option = () => ({
             ...F.base(),
-            grid: { left: 8, right: 12, top: 14, bottom: 8, containLabel: true },
+            grid: { left: 8, right: 36, top: 14, bottom: 8, containLabel: true },
             tooltip: {
                 ...F.base().tooltip,
                 trigger: "axis",
@@ -194,7 +194,7 @@
         ];
         const option = () => ({
             ...F.base(),
-            grid: { left: 8, right: 16, top: 30, bottom: 8, containLabel: true },
+            grid: { left: 24, right: 36, top: 30, bottom: 8, containLabel: true },
             legend: { right: 8, top: 0, textStyle: { color: F.colour("soft") }, icon: "roundRect", itemHeight: 8 },
             tooltip: {
                 ...F.base().tooltip,

@@ -102,7 +102,7 @@
         return {
             ...F.base(),
             animation: false,
-            grid: { left: 8, right: 12, top: 8, bottom: 8, containLabel: true },
+            grid: { left: 8, right: 36, top: 8, bottom: 8, containLabel: true },
             tooltip: { ...F.base().tooltip, trigger: "item", formatter: (event) => tip(map, state, event.dataIndex) },
             xAxis: F.axis({ type: "category", data: labels }),
             yAxis: F.axis({
