@@ -35,11 +35,12 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
     TimeType,
+    UnknownType,
     UUIDType,
 )
 
 import floeplan as fp
-from floeplan.errors import CorruptFileError, FloeplanError, UnsupportedError
+from floeplan.errors import CorruptFileError, FloeplanError, InvalidOptionError, TypeMismatchError, UnsupportedError
 from floeplan.formats.files import open_stored
 from floeplan.metadata.avro.decoder import load_decoder
 from floeplan.parquet.prune.selection import RowSelection
@@ -169,6 +170,18 @@ def test_schema_changes_apply_to_other_formats(tmp_path: Path) -> None:
         table = files.table(Layout(later, (PLAIN,), version=3, older_schemas=(first,)))
         assert rows_of(table) == [{"label": "a", "id": 5, "n": None, "extra": "x"}]
         assert rows_of(table, "extra = 'x' AND id = 5", ["id"]) == [{"id": 5}]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_columns_of_an_unknown_type_are_null(tmp_path: Path, format_: str) -> None:
+    schema = Schema(*SCHEMA.fields, NestedField(3, "x", UnknownType()))
+    table = files_of(tmp_path, format_, SCHEMA, numbered(3)).table(Layout(schema, (PLAIN,), version=3))
+    assert rows_of(table, "x IS NULL AND id < 1") == [{"id": 0, "name": "n00000", "x": None}]
+    assert not rows_of(table, "x IS NOT NULL AND id < 1")
+    with pytest.raises(TypeMismatchError, match="column x is unknown and cannot be compared with the string 'a'"):
+        rows_of(table, "x = 'a'")
+    with pytest.raises(InvalidOptionError, match="cannot sort by x: its type is unknown"):
+        fp.rewrite_data_files(table, strategy="zorder", by=["id", "x"])
 
 
 @pytest.mark.parametrize("format_", FORMATS)
