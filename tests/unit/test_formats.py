@@ -44,6 +44,7 @@ from floeplan.errors import CorruptFileError, FloeplanError, InvalidOptionError,
 from floeplan.formats.files import open_stored
 from floeplan.metadata.avro.decoder import load_decoder
 from floeplan.parquet.prune.selection import RowSelection
+from floeplan.rewrite.strategies.base import parse_order
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.projection import project
 from tests.support.tables.layouts import POSITIONS, Files, Layout
@@ -181,7 +182,7 @@ def test_columns_of_an_unknown_type_are_null(tmp_path: Path, format_: str) -> No
     with pytest.raises(TypeMismatchError, match="column x is unknown and cannot be compared with the string 'a'"):
         rows_of(table, "x = 'a'")
     with pytest.raises(InvalidOptionError, match="cannot sort by x: its type is unknown"):
-        fp.rewrite_data_files(table, strategy="zorder", by=["id", "x"])
+        parse_order(["id", "x"], schema)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
