@@ -10,6 +10,9 @@ Rows have a geometry or geography as WKB in binary, and a variant as a struct of
 PyIceberg offers no way to add a type, and its validator is compiled into every model that has a schema. So the code of
 that one function is replaced; ``tests/unit/test_opaque_types.py`` fails when it changes.
 
+Statistics files of other engines, such as Presto, have blobs of types that PyIceberg does not list, so that the table
+would not load either. Their descriptions are kept, and written back, as they are.
+
 Files are written with the annotation of each such column (``write.parquet_file``). Fields of variants can be compared
 (``predicate.variants``) and have bounds (``write.variant_bounds``); geometries are compared by their boxes only
 (``predicate.geometries``).
@@ -21,7 +24,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args
 
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
@@ -96,8 +99,32 @@ def logical_types(schema: Schema) -> dict[int, str]:
 
 @cache
 def accept_opaque_types() -> None:
-    """Let PyIceberg load tables with these types; once."""
+    """Let PyIceberg load tables with these types, and with statistics of any type; once."""
     IcebergType.handle_primitive_type.__func__.__code__ = _validator.__code__
+    _accept_statistics()
+
+
+def _accept_statistics() -> None:
+    from pyiceberg.table import metadata  # imported late: predicates on files alone need no table
+    from pyiceberg.table.statistics import BlobMetadata
+
+    fields, usual = BlobMetadata.model_fields, metadata.cleanup_snapshot_id
+    known = get_args(fields["type"].annotation)
+    required = {field.alias or name for name, field in fields.items() if field.is_required()}
+
+    def blob(found: Any) -> Any:
+        if not isinstance(found, dict) or found.get("type") in known or not required <= found.keys():
+            return found
+        return BlobMetadata.model_validate(found | {"type": known[0]}).model_copy(update={"type": found["type"]})
+
+    def prepared(data: dict[str, Any]) -> dict[str, Any]:
+        # The models of all formats call it before they validate.
+        for file in data.get("statistics") or ():
+            if isinstance(file, dict) and isinstance(blobs := file.get("blob-metadata"), list):
+                file["blob-metadata"] = [blob(one) for one in blobs]
+        return usual(data)
+
+    metadata.cleanup_snapshot_id = prepared
 
 
 def _validator(cls: Any, v: Any, handler: Any) -> Any:

@@ -188,3 +188,29 @@ def test_stripe_statistics_of_javas_writer_drop_no_row(spark: SparkSession, loca
         expected = sorted(rows["pk"].filter(rows[f"c{at}"]).to_pylist())
         assert sorted(plan.to_arrow()["pk"].to_pylist()) == expected, condition
         assert plan.count() == len(expected), condition
+
+
+def test_far_timestamps_of_javas_orc_writer_are_read(spark: SparkSession, local_catalog: SqlCatalog) -> None:
+    """Nanoseconds since 1970, which pyarrow returns, reach from 1677 to 2262."""
+    name = "local.foreign.far"
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT, ts TIMESTAMP_NTZ, tz TIMESTAMP) USING iceberg TBLPROPERTIES "
+        "('write.format.default' = 'orc')"
+    )
+    times = (
+        "'9999-12-31 23:59:59.999999'",
+        "'0003-01-01 00:00:00.000001'",
+        "'1582-10-04 23:59:59.9999'",
+        "'1969-12-31 23:59:59.5'",
+        "'2024-02-29 01:02:03.000004'",
+    )
+    case = " ".join(f"WHEN {at} THEN TIMESTAMP_NTZ {time}" for at, time in enumerate(times))
+    spark.sql(
+        f"INSERT INTO {name} SELECT id, t, t FROM (SELECT id, CASE id % 6 {case} END t FROM range(0, 2000, 1, 1))"
+    )
+    table = local_catalog.load_table("foreign.far")
+    fp.update(table, {"id": "id + 5000"}, "id < 2", mode="copy-on-write")
+    for where in ("true", "ts > TIMESTAMP_NTZ '3000-01-01 00:00:00'", "tz < TIMESTAMP '1600-01-01 00:00:00Z'"):
+        ours = fp.plan_scan(table.refresh(), where).to_arrow()
+        theirs = spark.sql(f"SELECT * FROM {name} WHERE {where}").toArrow().cast(ours.schema)
+        assert ours.sort_by("id").equals(theirs.sort_by("id")), where

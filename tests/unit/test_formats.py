@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -34,17 +35,20 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
     TimeType,
+    UnknownType,
     UUIDType,
 )
 
 import floeplan as fp
-from floeplan.errors import CorruptFileError, FloeplanError, UnsupportedError
+from floeplan.errors import CorruptFileError, FloeplanError, InvalidOptionError, TypeMismatchError, UnsupportedError
 from floeplan.formats.files import open_stored
 from floeplan.metadata.avro.decoder import load_decoder
 from floeplan.parquet.prune.selection import RowSelection
+from floeplan.rewrite.strategies.base import parse_order
 from floeplan.scan.model import ScanOptions
+from floeplan.scan.projection import project
 from tests.support.tables.layouts import POSITIONS, Files, Layout
-from tests.support.tables.other_formats import write_rows
+from tests.support.tables.other_formats import FIELD_ID, write_rows
 
 pytestmark = pytest.mark.unit
 
@@ -170,6 +174,18 @@ def test_schema_changes_apply_to_other_formats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
+def test_columns_of_an_unknown_type_are_null(tmp_path: Path, format_: str) -> None:
+    schema = Schema(*SCHEMA.fields, NestedField(3, "x", UnknownType()))
+    table = files_of(tmp_path, format_, SCHEMA, numbered(3)).table(Layout(schema, (PLAIN,), version=3))
+    assert rows_of(table, "x IS NULL AND id < 1") == [{"id": 0, "name": "n00000", "x": None}]
+    assert not rows_of(table, "x IS NOT NULL AND id < 1")
+    with pytest.raises(TypeMismatchError, match="column x is unknown and cannot be compared with the string 'a'"):
+        rows_of(table, "x = 'a'")
+    with pytest.raises(InvalidOptionError, match="cannot sort by x: its type is unknown"):
+        parse_order(["id", "x"], schema)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
 def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path: Path, format_: str) -> None:
     files = files_of(tmp_path, format_, EVERYTHING, arrow([FULL]), ids=False)
     table = files.table(Layout(EVERYTHING, (PLAIN,)))
@@ -261,12 +277,51 @@ def test_damaged_files_are_named(tmp_path: Path, format_: str) -> None:
         open_stored(str(path), format_.upper(), None)
 
 
-def test_orc_timestamps_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    """The other columns of the file are read."""
-    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampType()))
-    write_rows(arrow([{"id": 7, "ts": datetime(9999, 12, 31)}], schema), path := tmp_path / "far.orc")
+FAR = (
+    datetime(9999, 12, 31, 23, 59, 59, 999_999),
+    None,
+    datetime(1, 1, 1),
+    datetime(1500, 6, 1, 12, 34, 56, 999),
+    datetime(2024, 2, 29, 1, 2, 3, 123_456),
+)
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
+def test_orc_timestamps_beyond_nanoseconds_are_read(tmp_path: Path, codec: str) -> None:
+    """Also beside stripes without them, which pyarrow decodes; a stripe has more rows than a run of the encoding."""
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampType()), NestedField(3, "tz", TimestamptzType())
+    )
+    chance = Random(7)
+    near = [{"id": chance.getrandbits(60), "ts": datetime(2024, 1, 1), "tz": FAR[-1]} for at in range(9000)]
+    rows = near + [{"id": at, "ts": FAR[at % 5], "tz": FAR[-1 - at % 5]} for at in range(1500)]
+    write_rows(table := arrow(rows, schema), path := tmp_path / "far.orc", group=9000, compression=codec)
     file = open_stored(str(path), "ORC", None)
-    with pytest.raises(UnsupportedError, match=r"column ts of .*far\.orc has a timestamp before 1677 or after 2262"):
+    assert len(file.row_group_rows) > 1
+    assert project(file.read(None, RowSelection.all_rows(10_500)), schema, {}, "").equals(table)
+    some = RowSelection.from_rows(np.array([3, 9001, 9002]))
+    assert project(file.read([2], some), Schema(schema.fields[1]), {}, "").to_pylist() == [
+        {"ts": rows[at]["ts"]} for at in (3, 9001, 9002)
+    ]
+
+
+def test_orc_timestamps_are_rounded_down_to_microseconds(tmp_path: Path) -> None:
+    """Hive stores nanoseconds."""
+    schema = Schema(NestedField(1, "ts", TimestampType()))
+    field = pa.field("ts", pa.timestamp("ns"), True, {FIELD_ID: "1"})
+    times = pa.array([1_999, -2_000_000_001], field.type)
+    write_rows(pa.table([times], pa.schema([field])), path := tmp_path / "hive.orc")
+    rows = open_stored(str(path), "ORC", None).read(None, RowSelection.all_rows(2))
+    assert project(rows, schema, {}, "")["ts"].cast(pa.int64()).to_pylist() == [1, -2_000_001]
+
+
+def test_nested_orc_timestamps_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """The other columns of the file are read."""
+    inside = StructType(NestedField(3, "ts", TimestampType()))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "s", inside))
+    write_rows(arrow([{"id": 7, "s": {"ts": FAR[0]}}], schema), path := tmp_path / "far.orc")
+    file = open_stored(str(path), "ORC", None)
+    with pytest.raises(UnsupportedError, match=r"column s of .*far\.orc has a timestamp before 1677 or after 2262"):
         file.read(None, RowSelection.all_rows(1))
     assert file.read([1], RowSelection.all_rows(1)).to_pylist() == [{"id": 7}]
 

@@ -19,7 +19,7 @@ from pyiceberg.types import ListType, LongType, NestedField, StructType
 import floeplan as fp
 from floeplan.catalog import load_table
 from floeplan.cli.main import main
-from floeplan.errors import EvaluationError, FloeplanError, TypeMismatchError, UnsupportedError
+from floeplan.errors import CorruptMetadataError, EvaluationError, FloeplanError, TypeMismatchError, UnsupportedError
 from floeplan.maintenance.doctor import doctor
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.opaque_types import OpaqueType
@@ -76,6 +76,29 @@ def test_types_are_kept_as_the_metadata_has_them(table: Table) -> None:
         "ns": "timestamp_ns",
         "x": "unknown",
     }
+
+
+def test_statistics_of_other_engines_are_kept(tmp_path: Path) -> None:
+    """Presto's ANALYZE writes such blobs; PyIceberg lists the types of two others."""
+    catalog = open_catalog(tmp_path)
+    made = create_table(catalog, 2)
+    path = Path(made.metadata_location.removeprefix("file://"))
+    document = json.loads(path.read_text())
+    theta = {"type": "apache-datasketches-theta-v1", "snapshot-id": 1, "sequence-number": 1, "fields": [1]}
+    blobs = [theta | {"properties": {"ndv": "3"}}, theta | {"type": "presto-sum-data-size-bytes-v1"}]
+    sizes = {"file-size-in-bytes": 9, "file-footer-size-in-bytes": 4}
+    statistics = [{"snapshot-id": 1, "statistics-path": f"{path}.stats", "blob-metadata": blobs, **sizes}]
+    changed = path.with_name("00009-00000000-0000-4000-8000-000000000000.metadata.json")
+    changed.write_text(json.dumps(document | {"statistics": statistics}))
+    catalog.register_table("db.presto", str(changed))
+    table = load_table("db.presto", catalog)
+    fp.append(table, arrow(rows_of(50, 53)))
+    written = json.loads(Path(table.refresh().metadata_location.removeprefix("file://")).read_text())
+    assert written["statistics"] == statistics
+    del blobs[1]["fields"]
+    changed.write_text(json.dumps(document | {"statistics": statistics}))
+    with pytest.raises(CorruptMetadataError, match="blob-metadata"):
+        load_table(str(changed))
 
 
 def test_other_columns_are_planned_and_read(table: Table) -> None:

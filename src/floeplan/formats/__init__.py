@@ -15,6 +15,7 @@ Modules in reading order:
 
 - ``stored``: ``StoredFile``, the interface. ``files``: ``open_stored``, and Parquet files.
 - ``orc``: ORC files, decoded by pyarrow. ``orc_footer``: their stripes, field ids and statistics.
+  ``orc_times``: timestamps that pyarrow does not return.
 - ``avro``: Avro files, decoded by the programs of ``metadata.avro``. ``avro_rows``: Arrow rows as Avro records.
 
 May be imported by ``scan`` and packages above it; imports ``metadata``, ``parquet`` and below.

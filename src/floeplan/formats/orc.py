@@ -1,21 +1,25 @@
 """ORC files: stripes are decoded by pyarrow, fields are found by the ids that Iceberg stores as type attributes.
 
 Two quirks of ORC concern timestamps. pyarrow returns them in nanoseconds and fails on one before 1677 or after 2262;
-the error names the column, and the other columns can be read. Java's writer shifts times within the second before 1970
-by one second; every reader, Spark included, returns the shifted time, and so does this one.
+such columns are decoded in microseconds (``orc_times``), but not inside nested ones: the error names the column, and
+the others can be read. Java's writer shifts times within the second before 1970 by one second; every reader, Spark
+included, returns the shifted time, and so does this one.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from io import RawIOBase
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.orc as orc
 
 from floeplan.errors import CorruptFileError, FloeplanError, UnsupportedError
 from floeplan.formats.orc_footer import OrcFooter, read_orc_footer
+from floeplan.formats.orc_times import read_far_times
 from floeplan.formats.stored import StoredFile, columns_with, ids_within
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.pages import take_rows
@@ -24,7 +28,7 @@ from floeplan.schemas import FIELD_ID
 from floeplan.vectors import Ints
 
 _ID, _LENGTH = b"iceberg.id", b"iceberg.length"
-_BINARY_TYPE, _LONG_TYPE = b"iceberg.binary-type", b"iceberg.long-type"
+_BINARY_TYPE, _LONG_TYPE, _UNIT = b"iceberg.binary-type", b"iceberg.long-type", b"iceberg.timestamp-unit"
 _UUID_BYTES = 16
 
 
@@ -40,7 +44,7 @@ class OrcFile(StoredFile):
         self.num_rows = int(self.row_group_rows.sum())
         stored = self._open().schema
         self._names = stored.names
-        self._schema = pa.schema([_described(field) for field in stored])
+        self._schema = pa.schema([_described(field, top=True) for field in stored])
 
     @property
     def field_ids(self) -> frozenset[int] | None:
@@ -83,40 +87,64 @@ class OrcFile(StoredFile):
         plain = all("." not in name and "`" not in name for name in names)
         try:
             batch = opened.read_stripe(stripe, columns=names if plain else None)
+            if batch.num_rows != rows:
+                raise _corrupt(self.path, f"stripe {stripe} holds {batch.num_rows} rows instead of {rows}")
+            columns = [batch.column(name if plain else place) for name, place in zip(names, at, strict=True)]
         except FloeplanError:
             raise
         except (OSError, pa.ArrowException) as error:
-            if "out of range for nanosecond" in str(error):
-                column = self._out_of_range(opened, stripe, names) if plain else "with timestamps"
-                raise UnsupportedError(
-                    f"column {column} of {self.path} has a timestamp before 1677 or after 2262, which pyarrow does not "
-                    "read from ORC files; rewrite the file with Spark",
-                    context={"file": self.path, "column": column},
-                ) from None
-            raise _corrupt(self.path, f"stripe {stripe} cannot be decoded: {error}") from None
-        if batch.num_rows != rows:
-            raise _corrupt(self.path, f"stripe {stripe} holds {batch.num_rows} rows instead of {rows}")
-        columns = [batch.column(name if plain else position) for name, position in zip(names, at, strict=True)]
+            if not _is_far(error):
+                raise _corrupt(self.path, f"stripe {stripe} cannot be decoded: {error}") from None
+            columns = [self._far(opened, stripe, place, plain) for place in at]
         try:
-            columns = [
-                column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
-                for column, field in zip(columns, schema, strict=True)
-            ]
+            columns = [_in_type(column, field.type) for column, field in zip(columns, schema, strict=True)]
         except pa.ArrowException as error:
             raise _corrupt(self.path, str(error)) from None
         return pa.Table.from_arrays(columns, schema=schema)
 
-    def _out_of_range(self, opened: orc.ORCFile, stripe: int, names: Sequence[str]) -> str:
-        for name in names:
+    def _far(self, opened: orc.ORCFile, stripe: int, position: int, plain: bool) -> pa.Array:
+        """A column of a stripe in which some column has a timestamp that pyarrow does not return."""
+        name = self._names[position]
+        try:
+            if plain:
+                return opened.read_stripe(stripe, columns=[name]).column(0)
+        except (OSError, pa.ArrowException) as error:
+            if not _is_far(error):
+                raise _corrupt(self.path, f"stripe {stripe} cannot be decoded: {error}") from None
+        found = None
+        if plain:
             try:
-                opened.read_stripe(stripe, columns=[name])
-            except pa.ArrowException:
-                return name
-        return names[0]
+                found = read_far_times(self._source, self.footer, stripe, position)
+            except (ValueError, IndexError, KeyError, TypeError, OSError, pa.ArrowException, zlib.error) as error:
+                raise _corrupt(self.path, f"the timestamps of column {name} cannot be decoded: {error}") from None
+        if found is None:
+            raise UnsupportedError(
+                f"column {name if plain else 'with timestamps'} of {self.path} has a timestamp before 1677 or after "
+                "2262, which is read from top-level columns of ORC files in UTC only; rewrite the file with Spark",
+                context={"file": self.path, "column": name},
+            )
+        return found
 
 
-def _described(field: pa.Field) -> pa.Field:
-    """A field as pyarrow returns it, with its Iceberg id, and in the type that the attributes of Iceberg tell."""
+def _is_far(error: Exception) -> bool:
+    """Whether pyarrow refuses a timestamp that nanoseconds do not reach."""
+    return "out of range for nanosecond" in str(error)
+
+
+def _in_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """A column in the type of the schema; timestamps are rounded down to microseconds, as Java reads them."""
+    if column.type.equals(type_, check_metadata=True):
+        return column
+    if pa.types.is_timestamp(type_) and column.type.unit == "ns":
+        column = pc.floor_temporal(column, unit="microsecond")
+    return column.cast(type_)
+
+
+def _described(field: pa.Field, top: bool = False) -> pa.Field:
+    """A field as pyarrow returns it, with its Iceberg id, and in the type that the attributes of Iceberg tell.
+
+    Top-level timestamps have microseconds, unless the attribute says nanoseconds.
+    """
     metadata, type_ = field.metadata or {}, field.type
     if pa.types.is_struct(type_):
         type_ = pa.struct([_described(child) for child in type_])
@@ -130,6 +158,8 @@ def _described(field: pa.Field) -> pa.Field:
         type_ = pa.binary(int(metadata[_LENGTH]))
     elif metadata.get(_LONG_TYPE) == b"TIME":
         type_ = pa.time64("us")
+    elif top and pa.types.is_timestamp(type_) and metadata.get(_UNIT) != b"NANOS":
+        type_ = pa.timestamp("us", type_.tz)
     own = {FIELD_ID: metadata[_ID]} if _ID in metadata else None
     return pa.field(field.name, type_, field.nullable, own)
 

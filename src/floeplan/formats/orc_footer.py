@@ -48,15 +48,15 @@ from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
 from floeplan.vectors import Ints, valid_mask
 
-_MAGIC = b"ORC"
+MAGIC = b"ORC"
 _TAIL = 16 * 1024
 """Bytes that hold the whole tail of most files; one request."""
 _MAX_TAIL = 256 * 1024 * 1024
 _FIRST_WRITER_WITH_STATISTICS = 1
-_BOOLEAN, _INTEGERS, _FLOATS, _STRING, _DECIMAL, _DATE, _TIMESTAMPS = 0, (1, 2, 3, 4), (5, 6), 7, 14, 15, (9, 18)
-_INSTANT = 18
+_BOOLEAN, _INTEGERS, _FLOATS, _STRING, _DECIMAL, _DATE, TIMESTAMPS = 0, (1, 2, 3, 4), (5, 6), 7, 14, 15, (9, 18)
+INSTANT = 18
 _LIST, _MAP, _UNION = 10, 11, 13
-_PRIMITIVE = (_BOOLEAN, *_INTEGERS, *_FLOATS, _STRING, _DECIMAL, _DATE, *_TIMESTAMPS)
+_PRIMITIVE = (_BOOLEAN, *_INTEGERS, *_FLOATS, _STRING, _DECIMAL, _DATE, *TIMESTAMPS)
 _DOUBLE = 1
 _ICEBERG_ID = b"iceberg.id"
 _JAVA_AND_CPP = (0, 1)
@@ -84,13 +84,21 @@ class OrcType:
 
 @dataclass(frozen=True, slots=True)
 class OrcFooter:
-    """Rows and bytes of the stripes, the types, and the encoded column statistics of each stripe."""
+    """Rows and bytes of the stripes, the types, and the encoded column statistics of each stripe.
+
+    ``stripes`` is where they are, ``columns`` the types of the top-level columns, ``block`` the most bytes that one
+    chunk of the ``codec`` holds.
+    """
 
     path: str
     stripe_rows: Ints
     stripe_bytes: Ints
     types: tuple[OrcType, ...]
     statistics: tuple[tuple[bytes, ...], ...]
+    stripes: tuple[Message, ...] = ()
+    columns: tuple[int, ...] = ()
+    codec: int = 0
+    block: int = 0
     writer: int = 0
 
     @property
@@ -116,7 +124,7 @@ class OrcFooter:
     def _column(self, column: Column, number: int) -> ColumnStats | None:
         if any(number >= len(stripe) for stripe in self.statistics):
             return None
-        kind, decoded = self.types[number].kind, [_message(stripe[number]) for stripe in self.statistics]
+        kind, decoded = self.types[number].kind, [message_of(stripe[number]) for stripe in self.statistics]
         if kind not in _PRIMITIVE:
             return None
         counts = [one.get(1, [None])[-1] for one in decoded]
@@ -137,26 +145,26 @@ def _range(kind: int, type_: IcebergType, one: Message, count: int) -> Range:
     """The bounds of a column in a stripe with this many values, in the physical domain of its type."""
     match type_:
         case IntegerType() | LongType() | TimeType() if kind in _INTEGERS and 2 in one:
-            return _integers(_message(one[2][-1]), 1, 2)
+            return _integers(message_of(one[2][-1]), 1, 2)
         case StringType() if kind == _STRING and 4 in one:
             # Fields 4 and 5 are the bounds of strings that are too long for the exact minimum and maximum.
-            message = _message(one[4][-1])
+            message = message_of(one[4][-1])
             return _text(message, 1, 4), _text(message, 2, 5)
         case BooleanType() if kind == _BOOLEAN and 5 in one:
-            true = next(_packed(_message(one[5][-1]).get(1, [])), None)
+            true = next(packed(message_of(one[5][-1]).get(1, [])), None)
             return _UNKNOWN if true is None or not 0 <= true <= count else (int(true == count), int(true > 0))
         case FloatType() | DoubleType() if kind in _FLOATS and 3 in one:
-            message = _message(one[3][-1])
+            message = message_of(one[3][-1])
             return _double(message, 1), _double(message, 2)
         case DecimalType() if kind == _DECIMAL and 6 in one:
-            message = _message(one[6][-1])
+            message = message_of(one[6][-1])
             return _decimal(_text(message, 1), type_), _decimal(_text(message, 2), type_)
         case DateType() if kind == _DATE and 7 in one:
-            return _modern(_integers(_message(one[7][-1]), 1, 2), _FIRST_DAY)
-        case TimestampType() | TimestamptzType() if kind in _TIMESTAMPS and 9 in one:
-            lower, upper = _modern(_integers(_message(one[9][-1]), 3, 4), _FIRST_DAY * _DAY // 1000)
+            return _modern(_integers(message_of(one[7][-1]), 1, 2), _FIRST_DAY)
+        case TimestampType() | TimestamptzType() if kind in TIMESTAMPS and 9 in one:
+            lower, upper = _modern(_integers(message_of(one[9][-1]), 3, 4), _FIRST_DAY * _DAY // 1000)
             if lower is not None and upper is not None:
-                margin = _SECOND if kind == _INSTANT else _DAY
+                margin = _SECOND if kind == INSTANT else _DAY
                 return lower * 1000 - margin, (upper + 1) * 1000 + margin
     return _UNKNOWN
 
@@ -214,7 +222,7 @@ def _double(message: Message, side: int) -> float | None:
 
 
 def _has_no_nan(one: Message) -> bool:
-    total = _double(_message(one[3][-1]), 3) if 3 in one else None
+    total = _double(message_of(one[3][-1]), 3) if 3 in one else None
     return total is not None and not math.isnan(total)
 
 
@@ -238,29 +246,31 @@ def read_orc_footer(source: ByteSource) -> OrcFooter:
         tail = bytes(source.read_suffix(_TAIL))
         if len(tail) < 2 or tail[-1] + 1 > len(tail):
             raise ValueError("it is too short")
-        script = _message(tail[-1 - tail[-1] : -1])
-        if bytes(script.get(8000, [b""])[-1]) != _MAGIC:
+        script = message_of(tail[-1 - tail[-1] : -1])
+        if bytes(script.get(8000, [b""])[-1]) != MAGIC:
             raise ValueError("its last bytes are not those of an ORC file")
-        footer_size, metadata_size = _number(script, 1), _number(script, 5)
+        footer_size, metadata_size = number_of(script, 1), number_of(script, 5)
         needed = footer_size + metadata_size + tail[-1] + 1
         if needed > min(source.size, _MAX_TAIL):
             raise ValueError("its footer reaches beyond the file")
         tail = bytes(source.read_suffix(needed))
         end = len(tail) - tail[-1] - 1
-        codec, block = _number(script, 2), _number(script, 3) or 256 * 1024
-        footer = _message(_inflated(tail[end - footer_size : end], codec, block, path))
+        codec, block = number_of(script, 2), number_of(script, 3) or 256 * 1024
+        footer = message_of(inflated(tail[end - footer_size : end], codec, block, path))
         encoded = tail[end - footer_size - metadata_size : end - footer_size]
         statistics: tuple[tuple[bytes, ...], ...] = ()
-        if _number(script, 6) >= _FIRST_WRITER_WITH_STATISTICS and metadata_size:
-            listed = _message(_inflated(encoded, codec, block, path)).get(1, [])
-            statistics = tuple(tuple(map(_as_bytes, _message(stripe).get(1, []))) for stripe in listed)
-        stripes = [_message(stripe) for stripe in footer.get(3, [])]
-        types = _types([_message(one) for one in footer.get(4, [])])
-        rows = np.array([_number(one, 5) for one in stripes], dtype=np.int64)
-        if int(rows.sum()) != _number(footer, 6):
-            raise ValueError(f"its stripes have {int(rows.sum())} rows, its footer says {_number(footer, 6)}")
-        sizes = np.array([_number(one, 3) for one in stripes], dtype=np.int64)
-        return OrcFooter(path, rows, sizes, types, statistics, _number(footer, 9))
+        if number_of(script, 6) >= _FIRST_WRITER_WITH_STATISTICS and metadata_size:
+            listed = message_of(inflated(encoded, codec, block, path)).get(1, [])
+            statistics = tuple(tuple(map(as_bytes, message_of(stripe).get(1, []))) for stripe in listed)
+        stripes = [message_of(stripe) for stripe in footer.get(3, [])]
+        described = [message_of(one) for one in footer.get(4, [])]
+        types, columns = _types(described), tuple(packed(described[0].get(2, [])))
+        rows = np.array([number_of(one, 5) for one in stripes], dtype=np.int64)
+        if int(rows.sum()) != number_of(footer, 6):
+            raise ValueError(f"its stripes have {int(rows.sum())} rows, its footer says {number_of(footer, 6)}")
+        sizes = np.array([number_of(one, 3) for one in stripes], dtype=np.int64)
+        found = (path, rows, sizes, types, statistics, tuple(stripes), columns, codec, block, number_of(footer, 9))
+        return OrcFooter(*found)
     except (ValueError, IndexError, OverflowError, zlib.error, pa.ArrowException, TypeError) as error:
         problem = f"{path} is not a readable ORC file: {error}"
         raise CorruptFileError(problem, context={"file": path}) from None
@@ -271,16 +281,16 @@ def _types(messages: Sequence[Message]) -> tuple[OrcType, ...]:
     repeated = [False] * len(messages)
     types = []
     for number, message in enumerate(messages):
-        kind = _number(message, 1)
-        for child in _packed(message.get(2, [])):
+        kind = number_of(message, 1)
+        for child in packed(message.get(2, [])):
             repeated[child] = repeated[number] or kind in (_LIST, _MAP, _UNION)
-        pairs = [_message(pair) for pair in message.get(7, [])]
-        ids = [int(_as_bytes(pair[2][-1])) for pair in pairs if pair.get(1, [b""])[-1] == _ICEBERG_ID]
+        pairs = [message_of(pair) for pair in message.get(7, [])]
+        ids = [int(as_bytes(pair[2][-1])) for pair in pairs if pair.get(1, [b""])[-1] == _ICEBERG_ID]
         types.append(OrcType(kind, ids[-1] if ids else None, repeated[number]))
     return tuple(types)
 
 
-def _packed(values: Iterable[int | bytes]) -> Iterator[int]:
+def packed(values: Iterable[int | bytes]) -> Iterator[int]:
     """Repeated numbers, packed or not."""
     for value in values:
         if isinstance(value, int):
@@ -292,22 +302,22 @@ def _packed(values: Iterable[int | bytes]) -> Iterator[int]:
             yield number
 
 
-def _as_bytes(value: int | bytes) -> bytes:
+def as_bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
         raise ValueError("bytes are expected")
     return value
 
 
-def _number(message: Message, field: int) -> int:
+def number_of(message: Message, field: int) -> int:
     value = message.get(field, [0])[-1]
     if isinstance(value, bytes):
         raise ValueError("a number is expected")
     return value
 
 
-def _message(data: int | bytes) -> dict[int, list[int | bytes]]:
+def message_of(data: int | bytes) -> dict[int, list[int | bytes]]:
     """The fields of a protobuf message by number: numbers, or bytes of strings and messages."""
-    data = _as_bytes(data)
+    data = as_bytes(data)
     fields: dict[int, list[int | bytes]] = {}
     at = 0
     while at < len(data):
@@ -342,7 +352,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number in its footer is too long")
 
 
-def _inflated(data: bytes, codec: int, block: int, path: str) -> bytes:
+def inflated(data: bytes, codec: int, block: int, path: str) -> bytes:
     """Chunks with a header of 3 bytes: twice their length, plus 1 if they are stored as they are."""
     if codec == 0:
         return data

@@ -275,7 +275,7 @@ def _coerce(term: Term, literal: Literal, *, as_double: bool) -> Cut | Value:
                 is_text = literal.kind is Kind.STRING
                 flag = int(spark_text.parse_boolean(str(literal.value)) if is_text else bool(literal.value))
                 return Cut(flag, flag)
-            case types.BooleanType():
+            case types.BooleanType() | types.UnknownType():
                 raise _mismatch(term, literal)
         return _instant(term, literal)
     except TypeMismatchError:

@@ -279,7 +279,7 @@ def _comparable(type_: types.PrimitiveType, data: pa.ChunkedArray) -> Comparable
             readable = pt.is_time(arrow) if is_time else pt.is_date(arrow) or (pt.is_timestamp(arrow) and not is_date)
             if absent or readable or pt.is_integer(arrow):
                 return _instants(type_, data)
-        case _ if is_opaque(type_):
+        case _ if is_opaque(type_) or (absent and isinstance(type_, types.UnknownType)):
             return Comparable(data)  # for IS NULL, the only condition on such a column
     return None
 

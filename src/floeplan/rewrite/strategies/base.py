@@ -23,6 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import UnknownType
 
 from floeplan.errors import InvalidOptionError
 from floeplan.predicate.names import Names
@@ -249,5 +250,9 @@ def parse_order(terms: Sequence[str], schema: Schema, *, case_sensitive: bool = 
             )
         direction = SortDirection.DESC if descending else SortDirection.ASC
         nulls = NullOrder.NULLS_FIRST if nulls_first[rest] else NullOrder.NULLS_LAST
-        fields.append(SortField(names.find_dotted(name).field_id, IdentityTransform(), direction, nulls))
+        column = names.find_dotted(name)
+        if isinstance(column.type, UnknownType):
+            message = f"cannot sort by {name}: its type is unknown, so all its values are null"
+            raise InvalidOptionError(message, context={"by": term})
+        fields.append(SortField(column.field_id, IdentityTransform(), direction, nulls))
     return SortOrder(*fields, order_id=AD_HOC_ORDER_ID)
