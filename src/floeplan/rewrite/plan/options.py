@@ -90,7 +90,7 @@ class RewriteOptions:
     task_memory_bytes: int | None = None
     """Memory for sorting one group, beyond which it spills to disk; defaults to the task's share of its machine."""
     range_task_bytes: int | None = None
-    """Bytes that one Spark task sorts; larger groups take several tasks. Defaults to 1/8 of a core's memory on clusters."""
+    """Bytes that one Spark task sorts; larger groups take several. Defaults to 1/8 of a core's memory on clusters."""
     use_starting_sequence_number: bool = True
     """Give new files the sequence number of the planned snapshot, so that newer equality deletes apply to them."""
     remove_dangling_deletes: bool = True
