@@ -70,7 +70,7 @@ def serve_catalog(
         ),
     ] = False,
     warehouse: Annotated[
-        str | None, typer.Option("--warehouse", metavar="NAME", help="The warehouse to request from the upstream catalog.")
+        str | None, typer.Option("--warehouse", metavar="NAME", help="Warehouse to request from the upstream catalog.")
     ] = None,
     upstream_ca: Annotated[
         Path | None, typer.Option("--upstream-ca", metavar="FILE", help="Certificates to verify the upstream with.")
