@@ -87,8 +87,8 @@ def require_writable(table: Table) -> None:
     """
     if isinstance(table, StaticTable):
         raise BadInputError(
-            f"{table.metadata_location} is read-only: a metadata file, or a table folder that is not a local one of "
-            "Iceberg's Hadoop catalog; name the table as namespace.name in its catalog",
+            f"{table.metadata_location} is read-only: it is a metadata file, or a folder that is not of a local "
+            "Hadoop catalog; name the table as namespace.name in its catalog",
             context={"table": table.metadata_location},
         )
 
@@ -140,8 +140,8 @@ def existing_catalog(name: str | None = None) -> Catalog:
 
 def _no_embedded_catalog() -> str:
     return (
-        f"there is no embedded catalog in {embedded_home()} yet; choose a configured catalog, or set FLOEPLAN_HOME to "
-        "where the tables are"
+        f"there is no embedded catalog in {embedded_home()} yet; create a table, choose a configured catalog with "
+        "--catalog, or set FLOEPLAN_HOME to where the tables are"
     )
 
 

@@ -66,7 +66,7 @@ def test_values_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog
             assert texts(ours) == texts(theirs), query
         aliased = fp.sql(f"SELECT *, pk AS _pos FROM {made.identifier}", spark=spark, catalog=local_catalog)
         assert aliased.columns == [*spark.table(made.name).columns, "_pos"]
-        with pytest.raises(BadInputError, match=r"names _pos has to list its columns; \* would use it too"):
+        with pytest.raises(BadInputError, match=r"names _pos must list its columns; \* would include it too"):
             fp.sql(f"SELECT *, _pos FROM {made.identifier}", spark=spark, catalog=local_catalog)
     conditions = [
         "_pos = 1",

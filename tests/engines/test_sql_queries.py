@@ -174,7 +174,7 @@ def test_metadata_columns_have_the_values_of_iceberg(
         "SELECT a.* FROM {t} a WHERE _pos = 0",
         "SELECT DISTINCT * FROM {t} ORDER BY _pos",
     ):
-        with pytest.raises(BadInputError, match="has to list its columns"):
+        with pytest.raises(BadInputError, match="must list its columns"):
             fp.sql(text.format(t=events), spark=spark, catalog=local_catalog)
     with pytest.raises(BadInputError, match="_row_id"):  # format 2 has no row lineage
         fp.sql(f"SELECT _row_id FROM {events}", spark=spark, catalog=local_catalog)

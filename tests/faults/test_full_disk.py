@@ -115,7 +115,7 @@ def test_a_catalog_that_cannot_write_the_metadata(table: Table, change: str) -> 
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     try:
-        with pytest.raises(CommitError, match=r"gave up the commit.*File too large") as raised:
+        with pytest.raises(CommitError, match=r"gave up committing to.*File too large") as raised:
             CHANGES[change](table, patient(on_step=fill))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -79,7 +79,7 @@ CASES = [
     ("sql 'INSERT INTO db.events SELECT * FROM db.event'", "no table 'db.event' in catalog 'local'; did you mean"),
     ("sql 'SELECT * FROM db.events.snapshot'", "db.events has no metadata table snapshot; did you mean snapshots?"),
     ("sql 'CREATE TABLE db.x (id INT, id INT)'", "cannot create db.x: Invalid schema, multiple fields for name id"),
-    ("sql 'CREATE TABLE db.x (id INT, ID INT)'", "the columns id and ID have one name in SQL"),
+    ("sql 'CREATE TABLE db.x (id INT, ID INT)'", "the columns id and ID differ only in case"),
     ("sql 'CREATE TABLE db.x (d DECIMAL(50, 2))'", "column d is DECIMAL(50, 2), but a decimal has 1 to 38 digits"),
     ("sql 'CREATE TABLE db.x (d DECIMAL(2, 5))'", "column d is DECIMAL(2, 5), but a decimal has 1 to 38 digits in all"),
     ("sql 'CALL floeplan.system.nope()'", "unknown procedure nope"),

@@ -200,7 +200,7 @@ def test_entries_that_were_not_read_whole_are_refused(tmp_path: Path) -> None:
     listed = parse_manifest_list(Path(table.current_snapshot().manifest_list).read_bytes(), "")
     for names, missing in ((ALL_COLUMNS, "lower_bounds"), (WHOLE - {"key_metadata"}, "key_metadata")):
         entries = read_entries(listed, SIMPLE.union, EntryColumns(names))
-        with pytest.raises(CorruptMetadataError, match=rf"without .*{missing}.*read them whole"):
+        with pytest.raises(CorruptMetadataError, match=rf"without .*{missing}.*read all columns of them"):
             SIMPLE.write(tmp_path, entries)
 
 

@@ -158,7 +158,11 @@ def removing(*positions: int) -> Callable[[pa.Table], pa.Table]:
 
 
 BAD_ROOTS: dict[str, tuple[Callable[[pa.Table], pa.Table], dict[str, str], str]] = {
-    "unknown profile": (lambda t: t, {"floeplan.v4__profile": "v4-draft-9"}, "profile v4-draft-9, known is v4-draft"),
+    "unknown profile": (
+        lambda t: t,
+        {"floeplan.v4__profile": "v4-draft-9"},
+        "profile v4-draft-9, supported is v4-draft",
+    ),
     "another table": (lambda t: t, {"floeplan.table__uuid": "x"}, "of table x, not of"),
     "another snapshot": (lambda t: t, {"floeplan.snapshot__id": "71"}, "of snapshot 71"),
     "format 3": (lambda t: t, {"format__version": "3"}, "manifest of format 3, not a v4 root"),
@@ -173,7 +177,11 @@ BAD_ROOTS: dict[str, tuple[Callable[[pa.Table], pa.Table], dict[str, str], str]]
     "equality deletes": (with_column("content_type", constant(2)), {}, "equality delete file"),
     "delete manifest": (with_column("content_type", constant(4)), {}, "a delete manifest of format 4"),
     "no sequence": (with_field("tracking", "sequence_number", first(None)), {}, "rows of a root do not inherit"),
-    "unknown format": (with_column("format_version", constant(5)), {}, "a manifest of format 5, which is not known"),
+    "unknown format": (
+        with_column("format_version", constant(5)),
+        {},
+        "a manifest of format 5, which is not supported",
+    ),
     "position beyond the leaf": (removing(0, 2), {}, "removes position 2 of .*, which has 1 rows"),
     "damaged vector": (
         with_field("manifest_info", "dv", first(b"\x01\x05")),

@@ -21,6 +21,6 @@ Modules in reading order:
 - ``sources``: rows from Arrow data, DataFrames, Parquet files and tables.
 - ``commit``: ``ChangeBuilder``, the commit of a command and its ``DmlResult``.
 
-May be imported by maintain, datasource, sql_text, audit, explorer and cli, not by rewrite; imports spark, tasks,
+May be imported by maintenance, datasource, sql_text, audit, explorer and cli, not by rewrite; imports spark, tasks,
 transaction and below.
 """

@@ -1,7 +1,7 @@
 """Changing the rows of data files: one task, on a Spark executor or in this process.
 
 For each file, the task reads the columns the decision needs, for the rows that the plan kept and no delete removes, and
-decides which rows change. Only for files with a changed row it reads the other columns:
+decides which rows change. It reads the other columns only for files with a changed row:
 
 - merge-on-read: the changed rows become position deletes or a deletion vector, their new values new rows;
 - copy-on-write: the remaining rows and the new values are written again, and the file is removed.

@@ -14,7 +14,7 @@ Modules in reading order:
 
 - ``policy``: settings by pattern, windows and budgets. ``policy_file``: reading them from TOML.
 - ``work``: the kinds of work and how their gains compare. ``planners``: predicting and doing each of them.
-- ``lease``: a lease on a table, and noticing other engines.
+- ``lease``: a lease on a table, and detecting other engines.
 - ``report``: results, and metrics for Prometheus. ``records``: the table of runs, and what is learned from it.
 - ``look``: one table. ``ranking``: what comes next, within the budget. ``run``: ``fp.maintain``.
 

@@ -273,7 +273,7 @@ def _deletes(head: SnapshotReader, name: str) -> Iterator[Finding]:
 def _late_deletes(check: DeleteCheck, name: str) -> Iterator[Finding]:
     """Equality deletes that a writer added under an old spec after rows had moved out of it.
 
-    An error if rows are proven to be doubled, a warning if keys could not be compared.
+    An error if rows are proven to be duplicates, a warning if keys could not be compared.
     """
     late, entries = check.late, check.misplaced.deletes.entries
     text = "were added under an old spec after rows were moved out of it"

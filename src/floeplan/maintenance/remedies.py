@@ -95,8 +95,8 @@ def merge_small_files(plan: RewriteDataFilesPlan, at_least: int, shown: int) -> 
 
     Rows that share a file compress better, so that a rewrite may write files that are again too small. Merging those
     would go on for several rewrites, each with less to gain: they are merged only together with others, or if they are
-    far below the target, which is larger now. A rewrite keeps the data sequence number, which tells its files also
-    after its snapshot has expired; format 1 has none.
+    far below the target, which is larger now. A rewrite keeps the data sequence number, by which its files are
+    known after its snapshot has expired; format 1 has none.
     """
     entries = plan.files.entries
     rewritten = np.isin(entries.ints("snapshot_id"), _rewrites(plan.target.metadata))

@@ -11,7 +11,7 @@ Reading order:
 - ``avro``: Avro containers, and the compiled and pure-Python column decoder and encoder.
 - ``manifests``: manifest lists and manifest entries as tables, their statistics, completeness checks, and writers.
 - ``cache``: decoded manifest entries kept on local disk. Used by ``floeplan.snapshot.reader`` and incremental scans.
-- ``held``: decoded entries of whole snapshots in memory, before the cache. Used by ``floeplan.rest``.
+- ``held``: decoded entries of whole snapshots in memory, in front of the cache. Used by ``floeplan.rest``.
 - ``delete_index``: which delete files apply to which data files.
 - ``v4``: the metadata tree of the Iceberg v4 draft.
 - ``root``, ``root_writer``: a snapshot as one columnar root manifest in Floeplan's own layout, which

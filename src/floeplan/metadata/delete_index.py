@@ -10,7 +10,7 @@ position, otherwise                    (spec id, partition)     delete.seq >= da
 deletion vector                        path of the data file    replaces all position deletes of it
 =====================================  =======================  ======================================
 
-A spec with only void fields is unpartitioned. Contradicting metadata is an error that names the files: two deletion
+A spec with only void fields is unpartitioned. Contradictory metadata is an error that names the files: two deletion
 vectors of one data file, a vector older than its data file, a path-scoped delete whose spec or partition differs from
 its data file's (engines disagree about such a delete, so guessing would lose rows or bring deleted ones back).
 
@@ -177,8 +177,8 @@ def _by_path(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, misplaced:
         data_path, delete_path = data.path[data_rows[wrong[0]]].as_py(), deletes.path[rows[wrong[0]]].as_py()
         raise CorruptMetadataError(
             f"delete file {delete_path} is recorded in another spec or partition than its data file {data_path}; "
-            f"{len(wrong)} such delete file(s): floeplan doctor --repair moves them to their data files' partitions, "
-            "and --misplaced-deletes reads on",
+            f"{len(wrong)} such delete file(s): 'floeplan doctor --repair' moves them to the partitions of their data "
+            "files, and plan and scan apply them with --misplaced-deletes",
             context={"delete_file": delete_path, "data_file": data_path, "delete_files": len(wrong)},
         )
     if kind is DeleteKind.VECTOR:

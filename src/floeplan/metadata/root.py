@@ -116,7 +116,7 @@ class RootHeader:
             found = json.loads(text)
             if found["version"] != VERSION:
                 raise CorruptMetadataError(
-                    f"{location} is a root manifest of version {found['version']}, known is {VERSION}: write it again",
+                    f"{location} is a root manifest of version {found['version']}, not {VERSION}: write it again",
                     context={"file": location},
                 )
             return cls(

@@ -15,7 +15,7 @@ Modules in reading order:
 
 * ``transforms``: Iceberg's transforms on single values and on vectors, with murmur3 for buckets.
 * ``fields``: partition fields with the types of their source columns over all schemas.
-* ``lift``: one leaf on one partition field: unchanged, by buckets, by ranges of integers, by prefixes.
+* ``lift``: projects one leaf onto one partition field: unchanged, by buckets, by ranges of integers, by prefixes.
 * ``preimage``: conditions on a transform, as ``day(ts) = 19000``, with their equivalent on the source column.
 * ``union``: whole predicates on all fields of a spec; one tuple type for the files of all specs.
 * ``recover``: partition values under another spec, from column bounds.

@@ -201,7 +201,7 @@ class _Evolving:
         if isinstance(field.transform, pt.TimeTransform):
             for other in self.added:
                 if other.source_id == field.source_id and isinstance(other.transform, pt.TimeTransform):
-                    raise _refused(f"{field.name} and {other.name} divide one column by time; add one", field.name)
+                    raise _refused(f"{field.name} and {other.name} divide one column by time; add only one", field.name)
         slot = self._slot_named(field.name)
         if slot is not None and not (slot.dropped or slot.is_void):
             raise _refused(

@@ -9,8 +9,8 @@ plan has every file in which a row may match by *any* client's semantics, and a 
 client could need it. Rule of access: the catalog authorises, the server plans. Every plan and every page of one first
 loads the table with the headers of the caller. No state is kept: a page is a token that any instance can serve.
 
-Fail-safe: tables are planned by their clients unless they are switched on. An error instead of a plan that may be
-wrong; no client falls back to its own planning, so errors that may pass are sent in the way that clients retry.
+Fail-safe: tables are planned by their clients unless they are switched on. An error is returned rather than a plan that
+may be wrong; no client falls back to its own planning, so transient errors have the form that clients retry.
 
 Plans, which know JSON and callers but no HTTP, in reading order:
 

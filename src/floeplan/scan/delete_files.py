@@ -44,7 +44,7 @@ PATH_ID, POSITION_ID = 2147483546, 2147483545
 _POSITION = (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION)
 CACHED_FILES = 256
 MOST_BEGUN = 64
-"""Position delete files that are fetched before they are needed, each up to the tail with its footer."""
+"""Most position delete files to fetch before they are needed; only the tail of each, with its footer."""
 VECTOR_BYTES_AT_ONCE = 8 * 1024 * 1024
 """The most bytes of announced deletion vectors that one request fetches."""
 
@@ -71,7 +71,7 @@ class DeleteFileReader:
     def begin(self, deletes: Iterable[DeleteScan]) -> None:
         """Begin to fetch position deletes from S3, so that the rows of their data file can be fetched meanwhile.
 
-        Each is fetched once, and not all of very many: what is begun stays in memory until it is decoded.
+        Each is fetched once, at most ``MOST_BEGUN`` at a time: fetched bytes stay in memory until they are decoded.
         """
         chosen = [one for one in deletes if one.kind in _POSITION and one.format == PARQUET and is_s3(one.path)]
         with self._lock:

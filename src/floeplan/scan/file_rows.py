@@ -1,6 +1,6 @@
 """Reads rows of single data files: any columns at any positions, and which of the rows are deleted.
 
-``TableRows`` holds what reading a file takes; it is small and picklable, so a task on another machine reads exactly as
+``TableRows`` holds what reading a file needs; it is small and picklable, so a task on another machine reads exactly as
 this process does. Positions count the rows of the file from zero.
 """
 
@@ -40,7 +40,7 @@ EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """What reading the files of a table takes: the read schema and all others, newest first, name mapping and IO."""
+    """What reading files of a table needs: the read schema and all others, newest first, name mapping and IO."""
 
     schemas: tuple[Schema, ...]
     mapping: NameMapping | None
@@ -115,7 +115,7 @@ class OpenFile:
         known = known_footer(file.path, file.file_size)
         tail = likely_tail(file.file_size, len(fields_by_id(table.schemas[0])))
         if whole and tail < file.file_size <= REMOTE_ROUND_TRIP_BYTES and not is_local(file.path):
-            tail = file.file_size - len(MAGIC)  # but for the first bytes, which say nothing more
+            tail = file.file_size - len(MAGIC)  # without the magic number at its start
         self.stored: StoredFile = open_stored(file.path, file.format, table.io, footer=known, tail=tail)
 
     @property
@@ -164,7 +164,7 @@ class OpenFile:
         return selection
 
     def _worth_waiting(self) -> bool:
-        """Whether the pages of rows that are deleted by position may have more bytes than a store sends meanwhile."""
+        """Whether the pages of rows that are deleted by position may exceed what a store sends in the time."""
         listed = sum(delete.record_count for delete in self.file.deletes if delete.kind not in EQUALITY)
         spared = self.file.file_size * listed
         return is_local(self.file.path) or spared > REMOTE_ROUND_TRIP_BYTES * self.stored.num_rows
@@ -251,7 +251,7 @@ class OpenFile:
         return self.stored.read(columns, selection, keep_dictionaries=keep_dictionaries)
 
     def worth_two_reads(self, schema: Schema, selection: RowSelection) -> bool:
-        """Whether reading these columns may cost more than the round trip after which fewer rows of them are known."""
+        """Whether reading these columns may cost more than the round trip that leaves fewer of their rows to read."""
         return self.stored.worth_two_reads([field.field_id for field in schema.fields], selection)
 
     def worth_pages(self, schema: Schema, selection: RowSelection) -> bool:

@@ -7,7 +7,7 @@ precedence.
 - ``_partition`` is the tuple over the fields of all specs whose source column exists, null where the spec of the file
   does not have a field; null if there is no such field.
 - ``_row_id`` and ``_last_updated_sequence_number`` are stored in a file, or inherited from its manifest entry; null in
-  files from before the table had format 3.
+  snapshots from before the table had format 3.
 - ``_deleted``, as a column or in a predicate, also returns the deleted rows that the plan's files still hold.
 """
 

@@ -394,7 +394,7 @@ class DistributedPlanning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What planning may use. None of these changes which rows a scan returns."""
+    """What planning may use. None of these changes the rows of a scan, unless the table has misplaced deletes."""
 
     footers: bool = True
     """Open the footers of files that are kept but not proven, and prune their row groups."""

@@ -266,7 +266,7 @@ def _summary_number(run: Totals, key: str) -> int | None:
 
 def _recovered(run: Totals, entries: EntriesTable, spec_id: int) -> int:
     """Files of another spec whose whole tuple under the default spec is provable from their bounds."""
-    from floeplan.partition.recover import recover_tuples  # imported late: few plans are asked for it
+    from floeplan.partition.recover import recover_tuples  # imported late: few plans request it
 
     default = run.union.spec(run.target.metadata.default_spec_id)
     if spec_id == default.spec_id or default.unpartitioned or not len(entries):

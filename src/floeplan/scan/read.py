@@ -204,7 +204,7 @@ class PlanReader:
         return planned if self._with_deleted else opened.without_deleted_pages(planned)
 
     def count(self, file: FileScan) -> int | CountedText:
-        """How many rows of one file match and are not deleted, or by what that is known."""
+        """The number of matching rows of one file that are not deleted, or the value counts that determine it."""
         if not self._with_deleted and file.residual == TRUE and file.row_groups is None and file.record_count >= 0:
             kinds = {delete.kind for delete in file.deletes}
             # A deletion vector replaces all position deletes of its file, and its cardinality is in the manifest.

@@ -7,7 +7,7 @@ Each answer is sound, so their intersection is sound and tighter than either.
 The top-level AND is evaluated operand by operand (``effects``): ``explain`` reports what each conjunct decides, and a
 file's residual keeps only the conjuncts that its statistics do not prove.
 
-Fail-safe: a leaf about which nothing is known keeps the file; a spec that the table does not have is an error.
+Fail-safe: a leaf without statistics keeps the file; a spec that the table does not have is an error.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ DELETE_COLUMNS = EntryColumns(
     frozenset({"equality_ids", "referenced_data_file", "content_offset", "content_size_in_bytes", "key_metadata"}),
     stats=frozenset({POSITION_DELETE_PATH}),
 )
-"""What is read of a delete entry."""
+"""The columns to read of a delete entry."""
 
 
 class ScanDeletes(NamedTuple):

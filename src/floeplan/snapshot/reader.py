@@ -221,7 +221,7 @@ class SnapshotReader:
         return manifest_stats(self.manifests, fields)
 
     def manifest_bounds(self, columns: Mapping[int, Column]) -> StatsTable | None:
-        """The statistics of columns for each manifest, if a metadata tree or a memory of entries has them."""
+        """The statistics of columns for each manifest, if a metadata tree or ``HeldEntries`` has them."""
         if isinstance(self.cache, HeldEntries):
             return self.cache.manifest_bounds(
                 self.manifests, self.union, columns, io=self.io, max_workers=self.max_workers
@@ -231,7 +231,7 @@ class SnapshotReader:
 
     @property
     def remember(self) -> RememberAnswer | None:
-        """Keeps answers to leaves for each manifest, if a memory of entries does."""
+        """Keeps answers to leaves for each manifest, if the cache is a ``HeldEntries``."""
         return self.cache.remember if isinstance(self.cache, HeldEntries) else None
 
     def entries(self, rows: Ints | None, columns: EntryColumns, *, live: bool = True) -> EntriesTable:

@@ -254,7 +254,7 @@ def _refuse_same_names(schema: Schema) -> None:
     for name in schema.column_names:
         other = seen.setdefault(name.lower(), name)
         if other != name:
-            raise BadInputError(f"the columns {other} and {name} have one name in SQL", context={"column": name})
+            raise BadInputError(f"the columns {other} and {name} differ only in case", context={"column": name})
 
 
 def _string(cursor: Cursor) -> str:

@@ -344,7 +344,7 @@ def _with_metadata_columns(text: str, targets: Sequence[ScanTarget | None]) -> l
         extra = [f for name, f in metadata_fields(target.metadata).items() if name in named and name not in own]
         if extra and uses_all:
             raise BadInputError(
-                f"a query that names {extra[0].name} has to list its columns; {uses_all[0]} would use it too",
+                f"a query that names {extra[0].name} must list its columns; {uses_all[0]} would include it too",
                 context={"column": extra[0].name},
             )
         schemas.append(Schema(*target.schema.fields, *extra, schema_id=target.schema.schema_id))

@@ -29,5 +29,5 @@ Modules in reading order:
 - ``refs``, ``evolve_spec``, ``upgrade_format``, ``properties``: branches and tags, partition evolution, the format
   version, table properties.
 
-May be imported by tasks, spark, dml, rewrite, maintain and above; imports write, scan, snapshot, metadata and below.
+May be imported by tasks, spark, dml, rewrite, maintenance and above; imports write, scan, snapshot, metadata and below.
 """

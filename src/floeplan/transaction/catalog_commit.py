@@ -225,7 +225,7 @@ class CatalogCommit:
             if not self._retries.again():
                 if self._check_status(failure):
                     return self.newest
-                message = f"gave up the commit to {self._name} after {self.attempts} attempts: {reason(failure)}"
+                message = f"gave up committing to {self._name} after {self.attempts} attempts: {reason(failure)}"
                 if isinstance(failure, CommitFailedException | CorruptMetadataError):
                     raise CommitConflictError(f"{message}; run the operation again", context=self._context())
                 raise CommitError(message, context=self._context(), retryable=True)

@@ -317,7 +317,7 @@ def _check_schema(planned: Schema, now: Schema) -> None:
             changed = f"column {name} became required"
         if changed is not None:
             raise CommitConflictError(
-                f"{changed} while rows were written with the schema before; run the operation again",
+                f"{changed} while rows were written with the previous schema; run the operation again",
                 context={"column": name},
             )
 

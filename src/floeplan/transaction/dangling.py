@@ -4,10 +4,10 @@ Rule: a delete applies to older data only. An equality delete is dangling when i
 unpartitioned spec) has no data file with a smaller sequence number, a position delete when it has none that existed
 when the delete was written. On request the bounds of equality keys decide too, which compares each delete with each
 file, as planning a scan does. An equality delete that came after rows had left its spec, and whose keys may be among
-older rows elsewhere, is kept: ``doctor`` counts the rows that it should have deleted, and repairs them by it.
+older rows elsewhere, is kept: ``doctor`` counts and repairs the rows that it should have deleted.
 
-Fail-safe: what is not known keeps a delete. It is decided on the head that the commit follows, and files that are added
-later never are older than a delete that is there now.
+Fail-safe: unknown keeps a delete. The decision is made on the head that the commit follows, and files that are added
+later are never older than a delete that exists now.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writers of equality deletes that a move of rows to another partition spec would leave behind.
 
 A streaming writer (Flink, RisingWave) keeps the spec it has loaded. Its equality deletes apply within their spec and
-partition, so later upserts do not apply to rows that a rewrite or a change of rows has written under another spec: they
-double. The writer must be stopped before the move and started again after it, or rows must keep their spec.
+partition, so later upserts do not apply to rows that a rewrite or a change of rows has written under another spec, and
+duplicate them. The writer must be stopped before the move and started again after it, or rows must keep their spec.
 
 Rule: a spec has a live writer when a snapshot of the last ``RECENT_HOURS`` added equality deletes under it. Deletes of
 an unpartitioned spec apply to all specs and do not count. Fail-safe: a writer that has ended recently counts too; so do
@@ -64,8 +64,8 @@ class LiveWriter:
         when = f", which has expired and may be {hours}," if self.expired else f" {hours}"
         text = (
             f"snapshot {self.snapshot_id}{when} added equality deletes under partition spec "
-            f"{self.spec_id}: later upserts of that writer would double rows that move to spec {self.output_spec_id}; "
-            f"{fix}"
+            f"{self.spec_id}: later upserts of that writer would duplicate rows that move to spec "
+            f"{self.output_spec_id}; {fix}"
         )
         return PlanWarning(_LIVE_WRITER, text, {"spec_id": self.spec_id, "snapshot_id": self.snapshot_id})
 
@@ -144,7 +144,7 @@ def warn_of_late_deletes(
 ) -> list[PlanWarning]:
     """A warning of equality deletes that came late and may have keys of files that are about to be rewritten.
 
-    A delete applies to older files only: ``doctor`` finds no doubled rows in the new files.
+    A delete applies to older files only: ``doctor`` cannot find duplicate rows in the new files.
 
     Args:
         head: The snapshot.
@@ -170,7 +170,7 @@ def warn_of_late_deletes(
         return []
     text = (
         f"{counted(count, 'equality delete file')} came after rows had left their spec and may match rows of these "
-        "files: run doctor --repair first, which finds no doubled rows in rewritten files"
+        "files: run doctor --repair first, because it cannot find duplicate rows in rewritten files"
     )
     return [PlanWarning("doubled-rows", text, {"delete_files": count})]
 
@@ -223,7 +223,7 @@ def _other_rewrites(head: SnapshotReader) -> dict[int, int]:
 
 
 def _records_moves(summary: Summary | None) -> bool:
-    """Whether a snapshot would say that it moves rows between specs: not if another engine has rewritten files."""
+    """Whether a snapshot records that it moves rows between specs; rewrites of other engines do not."""
     if summary is None:
         return False
     return summary.operation is not Operation.REPLACE or "floeplan.operation" in summary.additional_properties

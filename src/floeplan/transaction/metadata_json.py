@@ -133,7 +133,7 @@ def check_lossless(location: str, io: FileIO) -> None:
     before = json.loads(text)
     if not before.get("location"):
         raise UnsupportedError(
-            f"{location} has no table location, and a new metadata file would fix it: commit through a REST catalog",
+            f"{location} has no table location, which a new metadata file must state: commit through a REST catalog",
             context={"file": location},
         )
     after = json.loads(IcebergBaseModel.model_dump_json(TableMetadataUtil.parse_raw(text)))

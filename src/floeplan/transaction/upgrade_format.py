@@ -1,7 +1,7 @@
 """``upgrade_format``: raise the format version of a table.
 
 Rule: only the metadata changes. Snapshots, manifests and files stay as they are, and what is written from then on has
-the new format. Format 4 takes a path without a URI scheme for a relative one.
+the new format. Format 4 reads a path without a URI scheme as relative.
 
 Fail-safe: no lower format, because it could not express what the table has. Format 4 is refused where metadata,
 properties or manifests have paths without a scheme, which would then name other files.

@@ -106,7 +106,7 @@ class ValidationContext:
 
 
 def validate(context: ValidationContext) -> None:
-    """Make all checks of a validation.
+    """Run all checks of a validation.
 
     Raises:
         CommitConflictError: A concurrent commit conflicts with the change, or that cannot be determined.

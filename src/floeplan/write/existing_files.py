@@ -6,7 +6,7 @@ the path fill in where statistics prove nothing; they must not contradict the st
 file's field ids, or by the table's name mapping if the file has none.
 
 Fail-safe: a file whose partition is not proven, whose columns may not be those of the table, or which the table already
-has is refused by name, and with it the whole operation.
+has is an error that names it, and no file is registered.
 """
 
 from __future__ import annotations

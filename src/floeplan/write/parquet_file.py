@@ -165,7 +165,7 @@ def encoded_file(rows: pa.Table, options: WriteOptions, plain: frozenset[str] = 
 
 
 class _HeldBack:
-    """A sink for pyarrow that, once told so, keeps what is written to it."""
+    """A sink for pyarrow that keeps what is written after ``hold`` instead of passing it on."""
 
     closed = False
 

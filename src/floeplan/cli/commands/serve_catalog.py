@@ -22,7 +22,7 @@ _LEVELS = ("manifests", "files", "rows", "bytes")
 
 PatternsOption = Annotated[
     list[str] | None,
-    typer.Option("--plan", metavar="PATTERN", help="Plan these tables here: namespace.table with *; repeatable."),
+    typer.Option("--plan", metavar="PATTERN", help="Plan scans of these tables: namespace.table with *; repeatable."),
 ]
 FormatThreeOption = Annotated[
     list[str] | None,
@@ -70,7 +70,7 @@ def serve_catalog(
         ),
     ] = False,
     warehouse: Annotated[
-        str | None, typer.Option("--warehouse", metavar="NAME", help="The warehouse to ask the upstream catalog about.")
+        str | None, typer.Option("--warehouse", metavar="NAME", help="Warehouse to request from the upstream catalog.")
     ] = None,
     upstream_ca: Annotated[
         Path | None, typer.Option("--upstream-ca", metavar="FILE", help="Certificates to verify the upstream with.")
@@ -95,15 +95,15 @@ def serve_catalog(
     max_body_bytes: Annotated[
         int, typer.Option("--max-body-bytes", metavar="N", min=1, help="Largest body of a planning request.")
     ] = 1024 * 1024,
-    max_plans: Annotated[int, typer.Option("--max-plans", metavar="N", min=1, help="Plans at once.")] = 4,
+    max_plans: Annotated[int, typer.Option("--max-plans", metavar="N", min=1, help="Concurrent plans.")] = 4,
     max_waiting: Annotated[
         int,
         typer.Option(
-            "--max-waiting", metavar="N", min=0, help="Requests that may wait for a plan to end; others get 429."
+            "--max-waiting", metavar="N", min=0, help="Requests that may wait for a running plan; others get 429."
         ),
     ] = 256,
     page_bytes: Annotated[
-        int, typer.Option("--page-bytes", metavar="N", min=1, help="JSON of one page of a plan.")
+        int, typer.Option("--page-bytes", metavar="N", min=1, help="Bytes of JSON in one page of a plan.")
     ] = 1024 * 1024,
     plan_seconds: Annotated[
         float, typer.Option("--plan-seconds", metavar="N", min=0.001, help="Deadline of a plan.")
@@ -114,7 +114,7 @@ def serve_catalog(
     shutdown_seconds: Annotated[
         int,
         typer.Option(
-            "--shutdown-seconds", metavar="N", min=0, help="How long running requests may take after SIGTERM."
+            "--shutdown-seconds", metavar="N", min=0, help="Seconds that running requests may take after SIGTERM."
         ),
     ] = 60,
     json: common.JsonOption = False,

@@ -452,7 +452,7 @@ def list(
         str | None,
         typer.Argument(
             metavar="NAMESPACE",
-            help="Only tables of this namespace and those in it.",
+            help="Only tables of this namespace and of those within it.",
             autocompletion=completion.namespaces,
         ),
     ] = None,

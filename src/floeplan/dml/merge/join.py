@@ -45,7 +45,7 @@ _DENSE = 8
 def common_key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """The type in which keys of two columns are compared."""
     if pt.is_nested(left) or pt.is_nested(right):
-        raise UnsupportedError("structs, lists and maps cannot be joined on outside Spark")
+        raise UnsupportedError("structs, lists and maps cannot be join keys outside Spark")
     found = common_type(normalize(pa.nulls(0, left)).type, normalize(pa.nulls(0, right)).type)
     if pt.is_decimal256(found):
         raise TypeMismatchError(f"a {left} and a {right} share no decimal of at most 38 digits")

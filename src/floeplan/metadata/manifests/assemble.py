@@ -159,8 +159,7 @@ class _Columns:
             if name == "sequence_number" and not all_set(valid):
                 path = self._path_at(int(np.argmin(valid)))
                 raise CorruptMetadataError(
-                    f"{path} has {int(np.count_nonzero(~valid))} entries of files that it did not add and that have no "
-                    "sequence number",
+                    f"{path} has {int(np.count_nonzero(~valid))} EXISTING or DELETED entries without a sequence number",
                     context={"file": path},
                 )
             self.put(name, values, valid)

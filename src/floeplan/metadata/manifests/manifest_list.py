@@ -45,7 +45,7 @@ MANIFEST_COUNT = "floeplan.manifest-count"
 """Header key for the number of manifests: an Avro file has no other sign of truncation between blocks."""
 
 _LEAST_BYTES = 8
-"""The least compressed size expected of a row."""
+"""The smallest compressed size expected of a row."""
 
 _SUMMARY = Fields(
     (

@@ -57,7 +57,7 @@ from floeplan.vectors import Ints, Mask
 _TOTALS = (("total-data-files", "data file"), ("total-delete-files", "delete file"))
 _EVERYTHING = EntryColumns()
 _LEAST_BYTES = 16
-"""The least compressed size expected of an entry."""
+"""The smallest compressed size expected of an entry."""
 _MOST_EXPECTED = 4_000_000
 """The most entries to allocate memory for in advance: the counts of a manifest list may be wrong."""
 

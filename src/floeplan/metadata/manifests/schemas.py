@@ -85,7 +85,7 @@ def list_layout(version: int) -> Layout:
 def _check(version: int) -> None:
     if version not in FORMAT_VERSIONS:
         raise UnsupportedError(
-            f"cannot write manifests of format version {version}; known are 1 to 4",
+            f"cannot write manifests of format version {version}; supported are 1 to 4",
             context={"format_version": version},
         )
 

@@ -10,7 +10,7 @@ Rule: bytes are decoded by their own length, so bounds written before a type pro
 ``long``, 4-byte floats for ``double``, days for ``timestamp``, decimals of any precision. Physical and logical vectors
 convert exactly in both directions.
 Fail-safe: bytes of another length make that one bound invalid; types without an order have no bounds; a value outside
-its logical type is an error, never wrapped or cut.
+its logical type is an error, never wrapped or truncated.
 
 Some writers order UUIDs as signed numbers, others as unsigned bytes. Both orders agree on the first 8 bytes when lower
 and upper bound have the same first bit: then the last 8 bytes are widened, otherwise the bounds are dropped.

@@ -117,7 +117,7 @@ def _check(entries: EntriesTable, spec: PartitionSpec, version: int, content: in
     missing = sorted(name for name in WHOLE if name not in entries)
     if missing:
         raise CorruptMetadataError(
-            f"cannot write entries without {', '.join(missing)}: read them whole", context=context
+            f"cannot write entries without {', '.join(missing)}: read all columns of them", context=context
         )
     if (entries.spec_id != spec.spec_id).any():
         raise CorruptMetadataError(

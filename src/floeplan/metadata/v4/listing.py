@@ -159,7 +159,7 @@ def _references(rows: Rows, references: Ints, table_location: str, removed: dict
         if versions[row] != ids.FORMAT_VERSION or is_deletes:
             kind = "delete manifest" if is_deletes else "manifest"
             raise UnsupportedError(
-                f"{rows.path} refers to {path}, a {kind} of format {int(versions[row])}, which is not known",
+                f"{rows.path} refers to {path}, a {kind} of format {int(versions[row])}, which is not supported",
                 context={"file": path},
             )
         unknown = {name: UNKNOWN for name in values if name.endswith(("_files", "_rows"))}

@@ -85,7 +85,7 @@ class MetadataTree:
         found = self._root.properties.get(ids.PROFILE_KEY.encode())
         if found is not None and found != ids.PROFILE.encode():
             raise UnsupportedError(
-                f"{self.location} has the profile {found.decode(errors='replace')}, known is {ids.PROFILE}: "
+                f"{self.location} has the profile {found.decode(errors='replace')}, supported is {ids.PROFILE}: "
                 "write it again",
                 context={"file": self.location},
             )

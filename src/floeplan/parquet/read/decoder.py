@@ -4,7 +4,7 @@ Rule: a decoder gets row groups, leaf columns and the rows to keep, and evaluate
 and casts are Iceberg's and Spark's, and no decoder has the same semantics for NaN, -0.0, decimals or time zones.
 
 There are two decoders. The compiled one (``pages._flat_columns``) decompresses pages to where their values belong and
-leaves out rows that are not kept. It decodes top-level columns of numbers, decimals and text without repetition, in
+skips rows that are filtered out. It decodes top-level columns of numbers, decimals and text without repetition, in
 pages that are stored with Zstandard or without compression, if pyarrow would return the values in the same layout.
 pyarrow decodes everything else. The suite ``local`` measures pyarrow's and Polars' decoders beside it, and
 decompression alone, which is most of the time.
@@ -49,14 +49,14 @@ INDEXED_TEXT = pa.dictionary(pa.int32(), pa.string())
 """The type of text that stays encoded with a dictionary."""
 _ARROW_SCHEMA = b"ARROW:schema"
 _MOST_ROWS, _MOST_COMPRESSED, _SMALL = 1 << 27, 256, 1 << 20
-"""Limits on what a footer may claim before memory is allocated: rows of a row group, and by how much it is compressed
-beyond a size that does not matter."""
+"""Limits on what a footer may claim before memory is allocated: rows of a row group, and the compression ratio of what
+is not small anyway."""
 _MOST_TEXT = 1 << 28
-"""Bytes of text for which room is made before it is known how many there are."""
+"""Most bytes to allocate for text before its length is known."""
 _POOL = pa.system_memory_pool()
 """Not Arrow's default: it requests huge pages, and the kernel takes 2 to 4 times as long to clear these."""
 _WORTH_KEEPING = 2 / 3
-"""How full a buffer of text is that is not copied to a smaller one."""
+"""A text buffer that is filled less than this is copied to a smaller one."""
 _MOST_REUSED = 1 << 23
 """Bytes that a thread keeps to read the next column chunk into."""
 _SPARE = 16
@@ -76,7 +76,7 @@ def decode_alone() -> None:
 def decoders() -> ThreadPoolExecutor:
     """As many threads as there are cores, for files that many more threads fetch.
 
-    Arrow's allocator has memory for each thread that it was used by, and clearing that takes longer than decoding.
+    Arrow's allocator keeps memory for each thread that used it, and clearing that takes longer than decoding.
     """
     return ThreadPoolExecutor(os.cpu_count(), "floeplan-decode", decode_alone)
 
@@ -262,7 +262,7 @@ class ValueCounts(NamedTuple):
 
 
 class FlatColumns:
-    """The flat columns of some row groups, without the rows that are not kept; thread-safe."""
+    """The kept rows of flat columns of some row groups; thread-safe."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class FlatColumns:
         chunks = footer.chunks(leaf)
         if kind is None:
             return None
-        # A writer that forgot some bytes is left to pyarrow, too.
+        # A chunk whose size the footer contradicts is left to pyarrow, too.
         if not (footer.chunk_sizes(chunks) == chunks.total_compressed_size).all():
             return None
         if kind == _kernel.TEXT and keep_dictionaries and is_dictionary_text(footer, leaf, groups):
@@ -374,7 +374,7 @@ class _Chunk:
         offsets = pa.allocate_buffer(_kernel.HEADROOM + 8 * (self._count + 1), memory_pool=_POOL)
         room = pa.allocate_buffer(most + _SPARE, resizable=True, memory_pool=_POOL)
         bitmap, nulls, written = self._decode(_kernel.TEXT, offsets, entries, ends, room)
-        if written < _WORTH_KEEPING * most:  # a smaller buffer is a copy; what is never written to takes no memory
+        if written < _WORTH_KEEPING * most:  # shrinking copies; untouched pages of memory are free
             room.resize(written, shrink_to_fit=True)
         return pa.Array.from_buffers(
             type_, self._count, [bitmap, offsets.slice(_kernel.HEADROOM), room.slice(0, written)], nulls

@@ -15,7 +15,7 @@ takes 1.11 CPU s instead of 13.8 and 326 MB instead of 2.24 GB per task, with 5 
 stitch 0.979 instead of 12.4, where copying the bytes alone takes 0.757.
 
 Rule: a copied or filtered column has the same values, types, levels and statistics as a newly encoded one, and is never
-larger than the table's page and dictionary sizes allow. Each new row group decides for each column.
+larger than the table's page and dictionary sizes allow. This is decided per row group and column.
 
 Fail-safe: a column that is not fully described by its metadata, or has an unsupported page, is decoded and encoded by
 pyarrow; the other columns of the row group are not affected.

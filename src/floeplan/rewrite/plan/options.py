@@ -60,7 +60,7 @@ class RewriteOptions:
     max_file_size_bytes: int | None = None
     """Larger files are rewritten; defaults to 180 % of the target."""
     min_partition_age_seconds: int = 0
-    """Leave partitions by time to which files were added more recently than this: they are still being written."""
+    """Skip time partitions to which files were added more recently than this: they are still being written."""
     min_input_files: int = 5
     """Rewrite groups with at least this many files, regardless of their size."""
     rewrite_all: bool = False
@@ -90,7 +90,7 @@ class RewriteOptions:
     task_memory_bytes: int | None = None
     """Memory for sorting one group, beyond which it spills to disk; defaults to the task's share of its machine."""
     range_task_bytes: int | None = None
-    """Bytes that one Spark task sorts, larger groups take several; defaults to 1/8 of a core's memory on clusters."""
+    """Bytes that one Spark task sorts; larger groups take several. Defaults to 1/8 of a core's memory on clusters."""
     use_starting_sequence_number: bool = True
     """Give new files the sequence number of the planned snapshot, so that newer equality deletes apply to them."""
     remove_dangling_deletes: bool = True

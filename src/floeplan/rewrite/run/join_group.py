@@ -3,7 +3,7 @@
 Pages that fit the new file (``CopyablePages``) are copied, which costs next to nothing. Pages with deleted rows, and
 pages that refer to a dictionary, are re-encoded without building their values (``filtered_pages``). Only the other
 columns are decoded and encoded, among them columns that a file does not have yet and, in format 3, the row lineage.
-Each new row group decides for itself.
+This is decided for each new row group.
 
 Fail-safe: a column with an unsupported page is decoded and encoded.
 

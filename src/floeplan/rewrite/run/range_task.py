@@ -1,4 +1,4 @@
-"""What the tasks of a group do that several of them sort: read rows, divide them into ranges, and write one range.
+"""The tasks of a group that several of them sort: they read rows, divide them into ranges, and write one range each.
 
 Rows reach the task of their range in one of two ways. With a *shuffle*, tasks read some row groups each and divide
 their rows (``GroupRows.divide``); Spark moves them. With *range reads*, the task of a range reads the keys of the row
@@ -201,7 +201,7 @@ class GroupRows:
             yield from divide(rows, cuts.assign(rows, np.asarray(rows.column(_NUMBER))))
 
     def of_range(self, cuts: Cuts, number: int, condition: IrExpr, sources: Sequence[int]) -> Iterator[pa.Table]:
-        """The rows of one range in some files, read where statistics admit the condition that its leading keys meet."""
+        """The rows of one range in some files, read where statistics admit the range's leading keys."""
         files = FileRows(self.table)
         reader = self._reader(files)
         pruner = Pruner(CompileResult(condition, condition, condition), self.table.schemas[0])

@@ -1,9 +1,9 @@
 """Sorting and clustering a group in several Spark tasks: a range of the order each.
 
-A group that is larger than one task should hold (``range-task-bytes``) is divided so:
+A group that is larger than one task should hold (``range-task-bytes``) is divided in 4 steps:
 
-1. A job reads the keys of all live rows: a sample of them, their exact number, and the sum of their row numbers. Beside
-   it, one task sorts and encodes a few row groups, to estimate the size of new files.
+1. A job reads the keys of all live rows: a sample of them, their exact number, and the sum of their row numbers. At
+   the same time one task sorts and encodes a few row groups, to estimate the size of new files.
 2. The sample gives ranges of whole new files (``strategies.base.Cuts``). Equal keys are divided by row number.
 3. The rows reach the task of their range by a shuffle or by range reads (``range_task``), whichever reads fewer bytes
    according to the bounds in the manifests: every range reads the files whose bounds overlap it, a shuffle reads and

@@ -310,7 +310,7 @@ class Cores:
 
 
 def cores_of(spark: SparkSession | None) -> Cores:
-    """The cores of an executor, and of all executors; one where a session does not tell."""
+    """The cores of an executor, and of all executors; one if the session does not configure them."""
     if spark is None:
         cores = os.cpu_count() or 1
         return Cores(cores, cores)

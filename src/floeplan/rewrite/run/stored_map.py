@@ -132,7 +132,7 @@ class MapFile:
                 runs = file.read_row_groups(found)
         except (OSError, pa.ArrowException) as error:
             raise CorruptMetadataError(
-                f"cannot read {self.path}, which tells where rewritten rows are: {error}", context={"file": self.path}
+                f"cannot read the position map {self.path} of rewritten rows: {error}", context={"file": self.path}
             ) from error
         return runs.filter(pa.array(np.asarray(runs.column("source")) == source))
 

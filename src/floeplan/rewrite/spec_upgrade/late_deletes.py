@@ -1,7 +1,7 @@
 """Equality deletes that were added under an old spec after rows had moved out of it.
 
 They apply within their spec and partition only. A row that moved before the delete was added stays live although its
-key was deleted, and an upsert doubles it. Snapshots that move rows record it (``floeplan.moved-from-specs``, and
+key was deleted, and an upsert duplicates it. Snapshots that move rows record it (``floeplan.moved-from-specs``, and
 ``floeplan.operation`` of a move by metadata); an equality delete of such a spec with a higher sequence number is late.
 Once such a snapshot has expired, and where another engine has rewritten them, the files of a rewrite still show that
 their rows may come from any other spec: their data sequence number is lower than their file sequence number. Moves by
@@ -113,7 +113,7 @@ class _Comparison:
         elsewhere = match(data, meant, head.union, sources)
         rows = np.flatnonzero(elsewhere.counts)
         if len(rows) > MOST_FILES:
-            raise UnsupportedError(f"{len(rows)} files are more than {MOST_FILES}")
+            raise UnsupportedError(f"{len(rows)} files may be affected, more than {MOST_FILES}")
         files = _planned(data, deletes, head).take(rows)
         would = replace(files, deletes=meant.entries, delete_kinds=meant.kinds, matches=elsewhere.take(rows))
         codes = joint_partition_codes(head.union, data, meant.entries)

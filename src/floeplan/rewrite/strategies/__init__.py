@@ -1,4 +1,4 @@
-"""Rewrite strategies: one object each that says how the rows of a group become new files.
+"""Rewrite strategies: one object each, which defines how the rows of a group become new files.
 
 A ``Strategy`` knows its name, which options it takes, the order it gives to the rows of a group (or none), and whether
 the bytes of row groups may be copied without decoding them. Planning and running ask the object; no other module

@@ -28,7 +28,7 @@ from floeplan.write.partitioning import KeyPrefix, RowNumbers, SortKey, key_pref
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 Curve: TypeAlias = Callable[[Sequence[Words], int], list[Words]]
-"""Maps cell coordinates (one array per column, that many bits each) to positions, in words of which the first leads."""
+"""Maps cell coordinates (one array per column, that many bits each) to positions, in words, most significant first."""
 
 MAX_BITS = 16
 """Most bits per column: 65,536 steps distinguish more than any number of files or row groups can use."""
@@ -87,7 +87,7 @@ class FittedCurve(CurveOrder):
     bits: int
 
     def positions(self, rows: pa.Table) -> list[Words]:
-        """The position of every row on the curve, in words of which the first leads."""
+        """The position of every row on the curve, in words, most significant first."""
         pairs = zip(self.levels, self.keys(rows), strict=True)
         codes = [level_codes(levels, comparable(column.combine_chunks()), self.bits) for levels, column in pairs]
         return curve_words(codes, self.bits, self.curve)
@@ -154,7 +154,7 @@ def _by_position(words: Sequence[Words], used_bits: int, leading: KeyPrefix) -> 
 
 
 def curve_words(codes: Sequence[Words], bits: int, curve: Curve) -> list[Words]:
-    """The position of cells on a curve, in words of which the first leads.
+    """The position of cells on a curve, in words, most significant first.
 
     With few cells, it is computed once per cell and looked up per row.
     """

@@ -17,7 +17,7 @@ _ONE = np.uint64(1)
 
 
 def hilbert_position(codes: Sequence[Words], bits: int) -> list[Words]:
-    """The position of cells on the Hilbert curve, in words of which the first leads.
+    """The position of cells on the Hilbert curve, in words, most significant first.
 
     Skilling's algorithm transforms the coordinates so that their interleaved bits are the position on the curve. From
     the highest bit down, the half that a coordinate lies in mirrors or exchanges the lower bits of the axes, which
