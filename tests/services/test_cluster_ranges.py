@@ -35,7 +35,8 @@ SPECULATION = DRIVER | {
 }
 TOLERANT = DRIVER | {"spark.excludeOnFailure.taskAndStage.enabled": "true"}
 """An executor that shuts down refuses tasks for a moment. Spark sends it the same task again at once, and fails the job
-after four times, unless executors are excluded for the tasks that failed on them. Other tasks may still run there."""
+after four times (SPARK-57465), unless executors are excluded for the tasks that failed on them. With that, the four
+failures of a task are on four executors. Other tasks may still run there."""
 BY = {"shuffle": ("v", "name"), "range-reads": ("id",)}
 
 

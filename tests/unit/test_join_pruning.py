@@ -98,6 +98,16 @@ def test_files_with_none_of_the_keys_are_not_read(
     assert len(facts.files) == files
 
 
+def test_rows_of_a_small_table_without_one_of_the_keys_are_not_read(
+    tables: list[Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has one file, and is joined with a large table."""
+    monkeypatch.setattr(join_pruning, "LEAST_BYTES", 3_000)
+    facts, days, _ = planned(tables, [None, "d IS NOT NULL", "label = 'second'"], [OF_DAY, OF_QUARTER])
+    assert days.summary.bytes_kept < 3_000 <= facts.summary.bytes_kept
+    assert {day.month for day in days.to_arrow()["d"].to_pylist()} == {4, 5, 6}
+
+
 def test_small_tables_are_planned_as_without_joins(tables: list[Table], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_pruning, "LEAST_BYTES", 2**20)
     facts, *_ = planned(tables, [None, "d = DATE '2024-05-03'", None], [OF_DAY])

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from floeplan.spark.session import SparkOnDemand
 
 PIPE_WIDTH = 160
-_UNLIMITED = 1_000_000
 """Line width when stdout is not a terminal."""
+_UNLIMITED = 1_000_000
+"""Line width to measure how wide rows are."""
 
 # Options of all commands.
 

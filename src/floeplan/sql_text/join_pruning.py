@@ -1,13 +1,14 @@
-"""Plan the tables of a query, large ones by the join keys of small ones too.
+"""Plan the tables of a query with a large one by the join keys of small ones, too.
 
 ``fact JOIN dim ON fact.k = dim.k WHERE dim.x = 5``: the condition on ``dim`` says nothing about ``fact``, but the keys
 that ``dim`` has after it do. They are read when the query is planned, from few files and by this process, and ``fact``
 is planned with ``k IN (keys)`` as well, which prunes its manifests, partitions and files. Smaller tables come first, so
-that a key set can pass through several joins: region, nation, supplier.
+that a key set can pass through several joins: region, nation, supplier. A table in between is planned by keys as well,
+large or not: the rows that Spark then does not broadcast, join, shuffle and sort are more than its files.
 
 Rule: keys are read of a table with a condition, with at most ``MOST_ROWS`` rows and ``MOST_BYTES`` bytes of columns,
-for a table that is at least ``LARGER`` times as large and whose files differ in the column; what they prune is used if
-it saves a ``LEAST_SAVED`` part of the bytes. Otherwise the table is planned as without joins.
+for a table that is at least ``LARGER`` times as large. If that table is large, its files must differ in the column, and
+what the keys prune is used if it saves a ``LEAST_SAVED`` part of the bytes; otherwise it is planned as without joins.
 
 Fail-safe: the keys are those of the snapshot that the query reads, and no fewer than the query joins, since planning
 uses a weaker condition than the query's own. ``join_keys`` returns only joins that drop rows without a match.
@@ -36,7 +37,7 @@ from floeplan.spark.join_keys import JoinKey, KeyColumn
 MOST_ROWS, MOST_BYTES = 100_000, 16 * 2**20
 """The largest table of which keys are read; the bytes are those of the columns that the query uses."""
 LEAST_BYTES, LARGER = 32 * 2**20, 4
-"""The smallest table that is planned by keys, and how much larger than the table of the keys it must be."""
+"""The smallest table that counts as large, and how much larger than the table of the keys one must be."""
 LEAST_SAVED = 0.2
 MOST_LISTED = 1000
 """More keys than this are used as a range, or not at all if they are strings."""
@@ -62,7 +63,7 @@ def plan_by_keys(
     plans: Sequence[ScanPlan | None], schemas: Sequence[Schema | None], keys: Sequence[JoinKey], replan: Replan
 ) -> list[ScanPlan | None]:
     """The plans of the references of a query; those that join keys prune are made again."""
-    return _KeyPlanning(list(plans), schemas, replan).run(keys)
+    return _KeyPlanning(list(plans), schemas, replan).run(keys) if can_prune(plans) else list(plans)
 
 
 @dataclass(slots=True)
@@ -70,8 +71,6 @@ class _KeyPlanning:
     plans: list[ScanPlan | None]
     schemas: Sequence[Schema | None]
     replan: Replan
-    reduced: dict[int, IrExpr] = field(default_factory=dict)
-    """The predicates of small tables with what smaller ones imply."""
     found: dict[KeyColumn, pa.Array] = field(default_factory=dict)
 
     def run(self, keys: Sequence[JoinKey]) -> list[ScanPlan | None]:
@@ -95,8 +94,7 @@ class _KeyPlanning:
         conditions = []
         for key in keys:
             small = self._plan(key.other)
-            restricted = _is_restricted(self.reduced.get(key.other.reference, small.compiled.predicate))
-            if not restricted or not _is_small(small, plan):
+            if not _is_restricted(small.compiled.predicate) or not _is_small(small, plan):
                 continue
             field_ = self._field(key.column)
             column = Column(field_.field_id, field_.field_type, (field_.name,))  # type: ignore[arg-type]
@@ -105,20 +103,15 @@ class _KeyPlanning:
             conditions.append(_condition(column, self._keys(key.other)))
         if not conditions:
             return
-        predicate = and_(plan.compiled.predicate, *conditions)
-        if not large:
-            self.reduced[reference] = predicate
-            return
-        planned = self.replan(reference, predicate, None)
-        if planned.summary.bytes_kept <= (1 - LEAST_SAVED) * plan.summary.bytes_kept:
+        planned = self.replan(reference, and_(plan.compiled.predicate, *conditions), None)
+        if not large or planned.summary.bytes_kept <= (1 - LEAST_SAVED) * plan.summary.bytes_kept:
             self.plans[reference] = planned
 
     def _keys(self, column: KeyColumn) -> pa.Array:
         """The distinct values of a column of a small table, without null, which equals nothing."""
         if column not in self.found:
-            predicate = self.reduced.get(column.reference, self._plan(column).compiled.predicate)
             name = self._field(column).name
-            rows = self.replan(column.reference, predicate, (name,)).to_arrow()
+            rows = self.replan(column.reference, self._plan(column).compiled.predicate, (name,)).to_arrow()
             self.found[column] = pc.unique(rows.column(name)).drop_null()
         return self.found[column]
 

@@ -175,9 +175,8 @@ class NativeReading:
         rows = _select(rows, selected)
         if is_filtered:
             # Before the test of deletes, which costs more than most comparisons; Spark evaluates them in this order.
-            rows = rows.where(spark_sql(self.plan.compiled.predicate))
-            if branch.positional:
-                rows = rows.where(self._not_deleted(branch, start, index))
+            matches = F.expr(spark_sql(self.plan.compiled.predicate))
+            rows = rows.where(matches & self._not_deleted(branch, start, index) if branch.positional else matches)
         if branch.equality:
             rows = self._without_equality_deleted(rows, branch)
         names = [field.name for field in self.plan.schema.fields]
