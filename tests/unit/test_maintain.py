@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -435,6 +436,25 @@ def test_work_waits_for_its_window_and_for_tables_that_come_first(lake: SqlCatal
     result = run(lake, policy, clock=lambda: noon)
     assert (status(result), status(result, table="db.alpha")) == ("left", "done")
     assert "22:00-06:00" in str(result.left())
+
+
+def test_files_move_to_the_current_spec_before_they_are_merged(lake: SqlCatalog) -> None:
+    """Merged files have rows of several partitions, which no bounds prove."""
+    table = lake.create_table("db.moved", EVENTS)
+    for number in range(FILES):
+        rows_of_one = pc.field("region") == ("eu", "us")[number % 2]
+        fp.append(table.refresh(), events(number * 10, number * 10 + 10).filter(rows_of_one))
+    fp.rewrite_manifests(table.refresh())  # so that little is gained by moving files
+    with table.refresh().update_spec() as update:
+        update.add_identity("region")
+    result = run(lake, tables=("db.moved",))
+    (report,) = result.tables
+    kinds = [one.work.kind for one in report.work]
+    assert kinds.index("upgrade-spec") < kinds.index("compact")
+    assert (status(result, "upgrade-spec", "db.moved"), status(result, "compact", "db.moved")) == ("done", "done")
+    files = table.refresh().inspect.files().to_pylist()
+    assert sorted((one["spec_id"], one["partition"]["region"]) for one in files) == [(1, "eu"), (1, "us")]
+    assert [one.kind for one in doctor(table).findings] == []
 
 
 def test_the_order_shown_is_that_of_the_run(lake: SqlCatalog) -> None:

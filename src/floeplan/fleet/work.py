@@ -33,9 +33,9 @@ REPAIR_KIND, UPGRADE, COMPACT, CLUSTER, MANIFESTS, EXPIRE, ORPHANS = KINDS = (
     "expire",
     "remove-orphans",
 )
-STAGE = {REPAIR_KIND: 0, UPGRADE: 1, COMPACT: 1, CLUSTER: 1, MANIFESTS: 2, EXPIRE: 3, ORPHANS: 3}
-"""Work of a table waits for its work of earlier stages: what moves and merges files also writes manifests, and both
-leave files behind."""
+STAGE = {REPAIR_KIND: 0, UPGRADE: 1, COMPACT: 2, CLUSTER: 2, MANIFESTS: 3, EXPIRE: 4, ORPHANS: 4}
+"""Work of a table waits for its work of earlier stages: merged files may have rows of several partitions, so that no
+bounds prove one; what moves and merges files also writes manifests, and all of these leave files behind."""
 YIELDING = (UPGRADE, COMPACT, CLUSTER, MANIFESTS)
 """Kinds that would compete with the maintenance of another engine."""
 
