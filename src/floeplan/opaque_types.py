@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from functools import cache
 from types import FunctionType
 from typing import Any, get_args
@@ -38,6 +39,8 @@ from pyiceberg.types import (
     NestedField,
     PrimitiveType,
     StructType,
+    TimestampNanoType,
+    TimestamptzNanoType,
 )
 
 from floeplan.schemas import fields_by_id
@@ -102,6 +105,28 @@ def accept_opaque_types() -> None:
     """Let PyIceberg load tables with these types, and with statistics of any type; once."""
     IcebergType.handle_primitive_type.__func__.__code__ = _validator.__code__
     _accept_statistics()
+    _accept_defaults()
+
+
+def _accept_defaults() -> None:
+    """Defaults of timestamps with nanoseconds, which PyIceberg refuses, as integers; written as Java writes them."""
+    from pyiceberg import conversions
+    from pyiceberg.utils.datetime import timestamp_to_nanos, timestamptz_to_nanos
+
+    from_json: Any = conversions.from_json
+    to_json: Any = conversions.to_json
+
+    def register(type_: type[PrimitiveType], parse: Callable[[str], int], zone: str) -> None:
+        def text(_: PrimitiveType, value: int) -> str:
+            seconds, nanos = divmod(value, 10**9)
+            fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
+            return (datetime(1970, 1, 1) + timedelta(seconds=seconds)).isoformat() + fraction + zone
+
+        from_json.register(type_)(lambda _, value: parse(value) if isinstance(value, str) else value)
+        to_json.register(type_)(text)
+
+    register(TimestampNanoType, timestamp_to_nanos, "")
+    register(TimestamptzNanoType, timestamptz_to_nanos, "+00:00")
 
 
 def _accept_statistics() -> None:

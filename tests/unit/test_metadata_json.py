@@ -124,6 +124,9 @@ def test_a_table_without_a_snapshot_loses_nothing(catalog: SqlCatalog, tmp_path:
         ({"a": {"b": 1}}, {"a": {}}, ["a.b"]),
         ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, ["a[1].b"]),
         ({"a": [1, 2]}, {"a": [1]}, ["a"]),
+        ({"write-default": "08:00:01.5"}, {"write-default": "08:00:01.500000"}, []),
+        ({"write-default": "08:00:01.5"}, {"write-default": "08:00:01.05"}, ["write-default"]),
+        ({"write-default": "1.5"}, {"write-default": "1.50"}, ["write-default"]),
     ],
 )
 def test_losses_are_named_by_their_path(before: Any, after: Any, lost: list[str]) -> None:

@@ -101,6 +101,39 @@ def test_statistics_of_other_engines_are_kept(tmp_path: Path) -> None:
         load_table(str(changed))
 
 
+def test_defaults_of_times_are_read_and_kept(tmp_path: Path) -> None:
+    """As Java writes them: without zeros at the end, and with nanoseconds, which PyIceberg does not parse."""
+    catalog = open_catalog(tmp_path)
+    made = create_table(catalog, 3)
+    path = Path(made.metadata_location.removeprefix("file://"))
+    document = json.loads(path.read_text())
+    times = {
+        "time": "22:31:08.12",
+        "timestamp": "2017-11-16T22:31:08.5",
+        "timestamptz": "2017-11-16T22:31:08+00:00",
+        "timestamp_ns": "1969-12-31T23:59:59.12345678",
+        "timestamptz_ns": "2017-11-16T22:31:08.100000001+00:00",
+    }
+    for at, (type_, text) in enumerate(times.items(), 3):
+        field = {"id": at, "name": type_, "type": type_, "required": False, "initial-default": text}
+        document["schemas"][0]["fields"].append(field | {"write-default": text})
+    document["last-column-id"] = 2 + len(times)
+    changed = path.with_name("00009-00000000-0000-4000-8000-000000000000.metadata.json")
+    changed.write_text(json.dumps(document))
+    catalog.register_table("db.times", str(changed))
+    table = load_table("db.times", catalog)
+    found = fp.plan_scan(table, "timestamp_ns < TIMESTAMP_NTZ '1970-01-01 00:00:00'").to_arrow(columns=list(times))
+    assert found.num_rows == 30
+    nanos = [found.column(at).cast(pa.int64())[0].as_py() for at in (3, 4)]
+    assert nanos == [-876_543_220, 1_510_871_468_100_000_001]
+    fp.append(table, arrow(rows_of(50, 53)))
+    written = json.loads(Path(table.refresh().metadata_location.removeprefix("file://")).read_text())
+    fields = written["schemas"][0]["fields"][-5:]
+    assert [one["initial-default"] for one in fields[-2:]] == list(times.values())[-2:]
+    read_back = [field.initial_default for field in load_table("db.times", catalog).schema().fields[-5:]]
+    assert read_back == [field.initial_default for field in table.schema().fields[-5:]]
+
+
 def test_other_columns_are_planned_and_read(table: Table) -> None:
     plan = fp.plan_scan(table, "id < 10 AND part = 'a'")
     assert plan.summary.files_kept == 1
