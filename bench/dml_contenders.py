@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,9 @@ import floeplan as fp
 from floeplan.dml.commit import DmlResult
 from floeplan.spark.distribution import distributed
 from floeplan.spark.jvm import is_small, with_settings
-from floeplan.spark.write import BATCHES, flag_wide_rows, with_unscaled_decimals
+from floeplan.spark.write import BATCHES, flag_wide_rows, with_unscaled_decimals, without_flag
 from floeplan.tasks.runner import LOCAL_BYTES
+from floeplan.write.data_files import coalesce_batches
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
@@ -128,18 +130,27 @@ def appends(spark: SparkSession, path: str, rows: int) -> list[Case]:
     return found
 
 
-def send_to_tasks(spark: SparkSession, table: Table) -> None:
-    """The floor of an append in tasks: the rows, distributed by partition and sent to tasks that only count them."""
+def send_to_tasks(spark: SparkSession, table: Table, *, encode: bool) -> None:
+    """The rows of an append in tasks, distributed by partition and sent to tasks that only count or encode them."""
 
-    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = sum(batch.num_rows for batch in batches)
+    def receive(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        with ExitStack() as opened:
+            writer = None
+            for part in coalesce_batches(without_flag(batches)):
+                rows += part.num_rows
+                if encode:
+                    writer = writer or opened.enter_context(
+                        pq.ParquetWriter(pa.BufferOutputStream(), part.schema, compression="zstd")
+                    )
+                    writer.write_table(part)
         yield pa.RecordBatch.from_arrays([pa.array([rows])], names=["rows"])
 
     frame = spark.table("new_rows")
     flagged, target = flag_wide_rows(frame.union(frame).union(frame)), WriteTarget.of(table)
     assert flagged is not None
     sent, _ = with_unscaled_decimals(flagged, target)
-    with_settings(distributed(sent, target).mapInArrow(count, "rows long"), BATCHES).toArrow()
+    with_settings(distributed(sent, target).mapInArrow(receive, "rows long"), BATCHES).toArrow()
 
 
 def many_manifests(spark: SparkSession) -> list[Case]:

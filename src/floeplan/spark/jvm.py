@@ -220,9 +220,13 @@ def _java_class(jvm: JavaObject, name: str) -> JavaObject:
 def reads_clock(frame: DataFrame) -> bool:
     """Whether a query has a function of the current time, which Spark replaces whenever it optimizes the query."""
     session: Any = frame.sparkSession
-    pattern = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     query: Any = frame._jdf
-    return bool(query.queryExecution().analyzed().containsPattern(pattern))
+    return bool(query.queryExecution().analyzed().containsPattern(_clock_pattern(session._jvm)))
+
+
+@lru_cache(maxsize=1)
+def _clock_pattern(jvm: JavaObject) -> JavaObject:
+    return jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
 
 
 def plan_nodes(plan: JavaObject) -> Iterator[JavaObject]:

@@ -36,7 +36,7 @@ from floeplan.spark.join_keys import JoinKey, KeyColumn
 
 MOST_ROWS, MOST_BYTES = 100_000, 16 * 2**20
 """The largest table of which keys are read; the bytes are those of the columns that the query uses."""
-LEAST_BYTES, LARGER = 32 * 2**20, 4
+LEAST_BYTES, LARGER = 16 * 2**20, 4
 """The smallest table that counts as large, and how much larger than the table of the keys one must be."""
 LEAST_SAVED = 0.2
 MOST_LISTED = 1000
