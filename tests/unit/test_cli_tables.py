@@ -114,10 +114,12 @@ def test_rollback_goes_to_a_time_an_age_or_a_tag(run: Json, table: Table, ids: l
 
 def test_branches_are_created_moved_and_dropped(run: Json, ids: list[int]) -> None:
     assert [one["name"] for one in run("branch", "db.t")["refs"]] == ["main"]
-    assert "dry_run" in run("branch", "db.t", "b", "--dry-run")
+    tried = run("branch", "db.t", "b", "--dry-run")
+    assert (tried["changed"], tried["action"], tried["dry_run"]) == ("b", "created", True)
     assert [one["name"] for one in run("branch", "db.t")["refs"]] == ["main"]
     options = ("--at", str(ids[0]), "--retain", "30d", "--snapshot-age", "12h", "--keep", "2")
     made = run("branch", "db.t", "b", *options)
+    assert made["action"] == "created"
     assert made["changed"] == "b"
     assert made["refs"][0] == {
         "name": "b",
@@ -129,8 +131,10 @@ def test_branches_are_created_moved_and_dropped(run: Json, ids: list[int]) -> No
     }
     assert "exists already" in failure(run, "branch", "db.t", "b")
     assert run("branch", "db.t", "b", "--fast-forward", "main")["refs"][0]["snapshot_id"] == ids[2]
-    assert run("branch", "db.t", "b", "--replace", "--at", str(ids[1]))["refs"][0]["snapshot_id"] == ids[1]
-    assert [one["name"] for one in run("branch", "db.t", "b", "--drop")["refs"]] == ["main"]
+    moved = run("branch", "db.t", "b", "--replace", "--at", str(ids[1]))
+    assert (moved["refs"][0]["snapshot_id"], moved["action"]) == (ids[1], "moved")
+    dropped = run("branch", "db.t", "b", "--drop")
+    assert ([one["name"] for one in dropped["refs"]], dropped["action"]) == (["main"], "dropped")
     assert "main cannot be dropped" in failure(run, "branch", "db.t", "main", "--drop")
     assert "exclude each other" in failure(run, "branch", "db.t", "b", "--drop", "--at", str(ids[0]))
     assert "name the branch" in failure(run, "branch", "db.t", "--drop")

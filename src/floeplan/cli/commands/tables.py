@@ -85,13 +85,14 @@ class Moved(Listing):
 
 @dataclass(frozen=True, slots=True)
 class Refs(Listing):
-    """The branches or tags of a table, and the one that was changed."""
+    """The branches or tags of a table, the one that was changed, and how."""
 
     table: str
     type: str
     refs: Sequence[Mapping[str, Any]]
     changed: str | None = None
     dry_run: bool = False
+    action: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,13 +293,14 @@ def branch(
     if drop + is_new + (fast_forward is not None) > 1:
         raise InvalidOptionError("--drop, --fast-forward and the options of a new branch exclude each other")
     loaded = common.writable_table(table, catalog)
+    action = "moved" if name in loaded.metadata.refs else "created"
     if drop:
-        changed = refs.drop_branch(loaded, name, dry_run=dry_run)
+        action, changed = "dropped", refs.drop_branch(loaded, name, dry_run=dry_run)
     elif fast_forward is not None:
         changed = refs.fast_forward(loaded, name, fast_forward, dry_run=dry_run)
     else:
         changed = refs.create_branch(loaded, name, at, replace=replace, retention=retention, dry_run=dry_run)
-    common.show(_refs(changed, "branch", name, dry_run), draw_refs, as_json=json)
+    common.show(_refs(changed, "branch", name, dry_run, action), draw_refs, as_json=json)
 
 
 def tag(
@@ -326,11 +328,12 @@ def tag(
     if drop and is_new:
         raise InvalidOptionError("--drop and the options of a new tag exclude each other")
     loaded = common.writable_table(table, catalog)
+    action = "moved" if name in loaded.metadata.refs else "created"
     if drop:
-        changed = refs.drop_tag(loaded, name, dry_run=dry_run)
+        action, changed = "dropped", refs.drop_tag(loaded, name, dry_run=dry_run)
     else:
         changed = refs.create_tag(loaded, name, at, replace=replace, retention=retention, dry_run=dry_run)
-    common.show(_refs(changed, "tag", name, dry_run), draw_refs, as_json=json)
+    common.show(_refs(changed, "tag", name, dry_run, action), draw_refs, as_json=json)
 
 
 def _list_refs(table: str, catalog: str | None, kind: str, changes: bool, json: bool) -> None:
@@ -341,7 +344,9 @@ def _list_refs(table: str, catalog: str | None, kind: str, changes: bool, json: 
     common.show(_refs(load_table(table, catalog), kind), draw_refs, as_json=json)
 
 
-def _refs(table: Table, kind: str, changed: str | None = None, dry_run: bool = False) -> Refs:
+def _refs(
+    table: Table, kind: str, changed: str | None = None, dry_run: bool = False, action: str | None = None
+) -> Refs:
     """The refs of a kind."""
 
     def row(name: str, ref: SnapshotRef) -> dict[str, Any]:
@@ -356,14 +361,14 @@ def _refs(table: Table, kind: str, changed: str | None = None, dry_run: bool = F
 
     found = sorted(table.metadata.refs.items())
     rows = [row(name, ref) for name, ref in found if ref.snapshot_ref_type.value == kind]
-    return Refs(_name(table), kind, rows, changed, dry_run)
+    return Refs(_name(table), kind, rows, changed, dry_run, action)
 
 
 def draw_refs(result: Refs) -> RenderableType:
     """Render the change, and one line per branch or tag."""
     parts: Any = []
     if result.changed is not None:
-        done = "dry run: nothing was changed" if result.dry_run else "changed"
+        done = f"dry run: not {result.action}" if result.dry_run else str(result.action)
         parts.append(Text(f"{result.type} {result.changed}: {done}", style="bold"))
     if not result.refs:
         return Group(*parts, Text(f"{result.table} has no {'branches' if result.type == 'branch' else 'tags'}"))
@@ -428,7 +433,7 @@ def draw_properties(result: Properties) -> RenderableType:
             drawn.add_row(name, value)
         for name in result.removed:
             drawn.add_row(name, Text("removed", style="dim"))
-        done = "dry run: nothing was changed" if result.dry_run else "changed"
+        done = f"dry run: not {result.action}" if result.dry_run else str(result.action)
         return Group(Text(f"{result.table}: {done}", style="bold"), drawn)
     for name, value in sorted(result.properties.items()):
         drawn.add_row(name, Text(value, overflow="fold"))
