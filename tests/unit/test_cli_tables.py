@@ -182,6 +182,23 @@ def test_properties_that_cannot_be_set(run: Json, arguments: list[str], message:
     assert message in failure(run, "properties", "db.t", *arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        ("branch db.t audit", "branch audit: created"),
+        ("tag db.t month --dry-run", "tag month: dry run: not created"),
+        ("branch db.t main --drop --dry-run", ""),
+        ("properties db.t a=b --unset c --dry-run", "db.t: dry run: nothing was changed"),
+        ("properties db.t a=b", "db.t: changed"),
+        ("properties db.t", "db.t has no properties"),
+    ],
+)
+@pytest.mark.usefixtures("table")
+def test_changes_are_reported_as_text(arguments: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments.split()) == (0 if first else 2)
+    assert capsys.readouterr().out.partition("\n")[0].strip() == first
+
+
 def test_a_metadata_file_is_read_only(run: Json, table: Table) -> None:
     path = table.metadata_location.removeprefix("file://")
     assert len(run("snapshots", path)["snapshots"]) == 3

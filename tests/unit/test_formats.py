@@ -315,6 +315,23 @@ def test_orc_timestamps_are_rounded_down_to_microseconds(tmp_path: Path) -> None
     assert project(rows, schema, {}, "")["ts"].cast(pa.int64()).to_pylist() == [1, -2_000_001]
 
 
+def test_local_times_of_orc_are_no_instants(tmp_path: Path) -> None:
+    """Hive stores them in the time zone of the writer, and Iceberg reads no ``timestamptz`` from them."""
+    local, instant = (Schema(NestedField(1, "ts", type_)) for type_ in (TimestampType(), TimestamptzType()))
+    rows = [{"ts": datetime(2024, 1, 1, 12)}]
+    write_rows(arrow(rows, local), path := tmp_path / "hive.orc", compression="uncompressed")
+
+    def found(schema: Schema) -> list[Any]:
+        stored = open_stored(str(path), "ORC", None).read(None, RowSelection.all_rows(1))
+        return project(stored, schema, {}, str(path))["ts"].cast(pa.timestamp("us")).to_pylist()
+
+    assert found(local) == found(instant) == [rows[0]["ts"]], "written in UTC"
+    path.write_bytes(path.read_bytes().replace(b"GMT", b"EST"))
+    assert found(local) == [rows[0]["ts"]]
+    with pytest.raises(UnsupportedError, match=r"column ts of .*hive\.orc has timestamps without a time zone.* in EST"):
+        found(instant)
+
+
 def test_nested_orc_timestamps_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     """The other columns of the file are read."""
     inside = StructType(NestedField(3, "ts", TimestampType()))

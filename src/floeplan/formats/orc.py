@@ -19,12 +19,12 @@ import pyarrow.orc as orc
 
 from floeplan.errors import CorruptFileError, FloeplanError, UnsupportedError
 from floeplan.formats.orc_footer import OrcFooter, read_orc_footer
-from floeplan.formats.orc_times import read_far_times
+from floeplan.formats.orc_times import read_far_times, writer_zone
 from floeplan.formats.stored import StoredFile, columns_with, ids_within
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.pages import take_rows
 from floeplan.parquet.source import ByteSource, LocalSource
-from floeplan.schemas import FIELD_ID
+from floeplan.schemas import FIELD_ID, WRITER_ZONE
 from floeplan.vectors import Ints
 
 _ID, _LENGTH = b"iceberg.id", b"iceberg.length"
@@ -60,6 +60,8 @@ class OrcFile(StoredFile):
             return pa.table({"none": pa.nulls(selection.row_count)}).select([])
         schema = pa.schema([self._schema.field(position) for position in at])
         touched = np.flatnonzero(selection.overlaps(self.first_rows, self.row_group_rows))
+        if len(touched):
+            schema = self._with_zone(schema, int(touched[0]))
         opened, tables = self._open(), []
         for stripe in touched.tolist():
             first, count = self.first_rows[stripe : stripe + 1], self.row_group_rows[stripe : stripe + 1]
@@ -71,6 +73,18 @@ class OrcFile(StoredFile):
         """The bytes of each stripe, by the fraction of the columns that are read."""
         part = len(columns_with(self._schema, field_ids)) / max(1, len(self._schema))
         return np.asarray((self.footer.stripe_bytes * part).astype(np.int64))
+
+    def _with_zone(self, schema: pa.Schema, stripe: int) -> pa.Schema:
+        """Tell in which time zone the writer of the file stored timestamps that have none.
+
+        Iceberg's writers store UTC. Hive's store local times, which are no instants for a ``timestamptz`` column.
+        """
+        local = [at for at, field in enumerate(schema) if pa.types.is_timestamp(field.type) and field.type.tz is None]
+        zone = writer_zone(self._source, self.footer, stripe) if local else None
+        for at in local if zone else ():
+            field = schema.field(at)
+            schema = schema.set(at, field.with_metadata({**(field.metadata or {}), WRITER_ZONE: str(zone)}))
+        return schema
 
     def _open(self) -> orc.ORCFile:
         local = isinstance(self._source, LocalSource)

@@ -19,6 +19,7 @@ from floeplan.formats.orc_footer import (
     INSTANT,
     MAGIC,
     TIMESTAMPS,
+    Message,
     OrcFooter,
     as_bytes,
     inflated,
@@ -28,6 +29,8 @@ from floeplan.formats.orc_footer import (
 from floeplan.parquet.source import ByteSource
 
 _PRESENT, _DATA, _SECONDARY = 0, 1, 5
+_ZONE = 3
+"""The field of a stripe footer with the time zone of the writer."""
 _RLE_V2 = 2
 _LONG, _STRUCT = 4, 12
 _RUN = 512
@@ -38,17 +41,28 @@ _EPOCH = 1_420_070_400
 _UTC = (b"", b"UTC", b"GMT", b"Etc/UTC")
 
 
+def writer_zone(source: ByteSource, footer: OrcFooter, stripe: int) -> str | None:
+    """The time zone in which the writer of a stripe stored timestamps without a zone; ``None`` for UTC."""
+    zone = as_bytes(_stripe_footer(source, footer, stripe).get(_ZONE, [b""])[-1])
+    return None if zone in _UTC else zone.decode(errors="replace")
+
+
+def _stripe_footer(source: ByteSource, footer: OrcFooter, stripe: int) -> Message:
+    one = footer.stripes[stripe]
+    end = number_of(one, 1) + number_of(one, 2) + number_of(one, 3)
+    tail = bytes(source.read_ranges([(end, number_of(one, 4))])[0])
+    return message_of(inflated(tail, footer.codec, footer.block, footer.path))
+
+
 def read_far_times(source: ByteSource, footer: OrcFooter, stripe: int, position: int) -> pa.Array | None:
     """A top-level column of timestamps in microseconds."""
     number, one = footer.columns[position], footer.stripes[stripe]
     kind = footer.types[number].kind
     if kind not in TIMESTAMPS:
         return None
-    end = number_of(one, 1) + number_of(one, 2) + number_of(one, 3)
-    tail = bytes(source.read_ranges([(end, number_of(one, 4))])[0])
-    described = message_of(inflated(tail, footer.codec, footer.block, footer.path))
+    described = _stripe_footer(source, footer, stripe)
     encoding = message_of(described.get(2, [])[number])
-    if number_of(encoding, 1) != _RLE_V2 or (kind != INSTANT and as_bytes(described.get(3, [b""])[-1]) not in _UTC):
+    if number_of(encoding, 1) != _RLE_V2 or (kind != INSTANT and as_bytes(described.get(_ZONE, [b""])[-1]) not in _UTC):
         return None
     streams, at = dict[int, tuple[int, int]](), number_of(one, 1)
     for stream in map(message_of, described.get(1, [])):

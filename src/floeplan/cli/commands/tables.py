@@ -433,7 +433,7 @@ def draw_properties(result: Properties) -> RenderableType:
             drawn.add_row(name, value)
         for name in result.removed:
             drawn.add_row(name, Text("removed", style="dim"))
-        done = f"dry run: not {result.action}" if result.dry_run else str(result.action)
+        done = "dry run: nothing was changed" if result.dry_run else "changed"
         return Group(Text(f"{result.table}: {done}", style="bold"), drawn)
     for name, value in sorted(result.properties.items()):
         drawn.add_row(name, Text(value, overflow="fold"))
