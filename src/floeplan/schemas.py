@@ -15,8 +15,6 @@ from floeplan.errors import UnsupportedError
 
 FIELD_ID = b"PARQUET:field_id"
 """Key of an Arrow field's metadata under which pyarrow and PyIceberg keep its field id."""
-WRITER_ZONE = b"floeplan.writer-zone"
-"""The key of the time zone, if not UTC, in which timestamps without a zone were written."""
 
 
 def fields_by_id(schema: Schema) -> dict[int, NestedField]:

@@ -20,10 +20,11 @@ import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
+from rich.console import Console
 
 from floeplan.catalog import load_table
 from floeplan.cli.commands.plan import FORMATS
-from floeplan.cli.common import json_rows, json_value
+from floeplan.cli.common import RowsTable, json_rows, json_value
 from floeplan.cli.main import main
 from floeplan.cli.row_formats import open_writer
 from tests.support.tables.two_specs import two_spec_table
@@ -181,6 +182,12 @@ def test_rows_that_are_too_wide_are_shown_with_a_line_for_each_column(
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run("scan", "--where", "id = 7 OR id = 8", "--columns", "id,region,ts")
     assert [line.split()[0] for line in out.splitlines()] == ["id", "7", "8"]
+
+
+def test_tabs_in_values_take_their_width() -> None:
+    console = Console(file=(out := StringIO()), width=40)
+    console.print(RowsTable(pa.table({"c": ["p\tq"]}), 1))
+    assert out.getvalue().split() == ["c", "p", "q"]
 
 
 def test_scan_as_of_a_time(run: Any, table: Table) -> None:

@@ -25,6 +25,7 @@ from pyiceberg.types import (
     DoubleType,
     FixedType,
     FloatType,
+    IcebergType,
     IntegerType,
     ListType,
     LongType,
@@ -42,6 +43,7 @@ from pyiceberg.types import (
 import floeplan as fp
 from floeplan.errors import CorruptFileError, FloeplanError, InvalidOptionError, TypeMismatchError, UnsupportedError
 from floeplan.formats.files import open_stored
+from floeplan.formats.stored import StoredFile
 from floeplan.metadata.avro.decoder import load_decoder
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.rewrite.strategies.base import parse_order
@@ -315,21 +317,56 @@ def test_orc_timestamps_are_rounded_down_to_microseconds(tmp_path: Path) -> None
     assert project(rows, schema, {}, "")["ts"].cast(pa.int64()).to_pylist() == [1, -2_000_001]
 
 
+def local_times(path: Path, type_: IcebergType, *rows: Any) -> StoredFile:
+    """A file with a column ``c`` of id 1, whose last stripe was written in another time zone than UTC."""
+    table = arrow([{"c": row} for row in rows], Schema(NestedField(1, "c", type_)))
+    write_rows(table, path, group=9000, compression="uncompressed")
+    before, _, after = path.read_bytes().rpartition(b"GMT")
+    path.write_bytes(before + b"EST" + after)
+    return open_stored(str(path), "ORC", None)
+
+
 def test_local_times_of_orc_are_no_instants(tmp_path: Path) -> None:
     """Hive stores them in the time zone of the writer, and Iceberg reads no ``timestamptz`` from them."""
-    local, instant = (Schema(NestedField(1, "ts", type_)) for type_ in (TimestampType(), TimestamptzType()))
-    rows = [{"ts": datetime(2024, 1, 1, 12)}]
-    write_rows(arrow(rows, local), path := tmp_path / "hive.orc", compression="uncompressed")
+    noon = datetime(2024, 1, 1, 12)
+    file = local_times(tmp_path / "hive.orc", TimestampType(), *[noon] * 10_500)
+    assert len(file.row_group_rows) > 1
+    first = file.read([1], RowSelection.from_rows(np.array([0])))
+    file.check_times(first, [Schema(NestedField(1, "c", TimestampType()))])
+    message = r"column c of .*hive\.orc has timestamps without a time zone, written in EST, .* read as timestamptz"
+    with pytest.raises(UnsupportedError, match=message):  # whichever stripes are read
+        file.check_times(first, [Schema(NestedField(1, "c", TimestamptzType()))])
 
-    def found(schema: Schema) -> list[Any]:
-        stored = open_stored(str(path), "ORC", None).read(None, RowSelection.all_rows(1))
-        return project(stored, schema, {}, str(path))["ts"].cast(pa.timestamp("us")).to_pylist()
 
-    assert found(local) == found(instant) == [rows[0]["ts"]], "written in UTC"
-    path.write_bytes(path.read_bytes().replace(b"GMT", b"EST"))
-    assert found(local) == [rows[0]["ts"]]
-    with pytest.raises(UnsupportedError, match=r"column ts of .*hive\.orc has timestamps without a time zone.* in EST"):
-        found(instant)
+def test_local_times_in_structs_of_orc_are_no_instants(tmp_path: Path) -> None:
+    def struct(type_: IcebergType) -> StructType:
+        return StructType(NestedField(2, "t", type_))
+
+    file = local_times(tmp_path / "nested.orc", struct(TimestampType()), {"t": datetime(2024, 1, 1)})
+    rows = file.read([1], RowSelection.all_rows(1))
+    with pytest.raises(UnsupportedError, match="column t of"):
+        file.check_times(rows, [Schema(NestedField(1, "c", struct(TimestamptzType())))])
+
+
+@pytest.mark.usefixtures("floeplan_home")
+def test_a_scan_refuses_local_times_as_instants() -> None:
+    schema = Schema(NestedField(1, "c", TimestamptzType()))
+    fp.sql("CREATE NAMESPACE db")
+    fp.create_table("db.t", schema, properties={"write.format.default": "orc"})
+    fp.append("db.t", arrow([{"c": datetime(2024, 1, 1, tzinfo=UTC)}], schema))
+    (file,) = fp.plan_scan("db.t").files
+    local_times(Path(file.path.removeprefix("file://")), TimestampType(), datetime(2024, 1, 1))
+    with pytest.raises(UnsupportedError, match="without a time zone, written in EST"):
+        fp.plan_scan("db.t").to_arrow()
+
+
+def test_a_damaged_stripe_footer_is_named_where_its_time_zone_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.orc"
+    file = local_times(path, TimestampType(), datetime(2024, 1, 1))
+    rows = file.read([1], RowSelection.all_rows(1))
+    path.write_bytes(path.read_bytes().replace(b"\x03EST", b"\x7fEST"))  # longer than the footer
+    with pytest.raises(CorruptFileError, match="the footer of a stripe cannot be decoded"):
+        open_stored(str(path), "ORC", None).check_times(rows, [Schema(NestedField(1, "c", TimestamptzType()))])
 
 
 def test_nested_orc_timestamps_that_cannot_be_read_are_named(tmp_path: Path) -> None:

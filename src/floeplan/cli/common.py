@@ -378,7 +378,7 @@ class RowsTable:
 
 
 def _cell(value: Any) -> Text:
-    return Text("NULL", style="dim") if value is None else Text(str(value), overflow="fold")
+    return Text("NULL", style="dim") if value is None else Text(str(value).expandtabs(), overflow="fold")
 
 
 def json_rows(table: pa.Table, limit: int) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from io import RawIOBase
 
 import numpy as np
@@ -19,21 +20,25 @@ import pyarrow.orc as orc
 
 from floeplan.errors import CorruptFileError, FloeplanError, UnsupportedError
 from floeplan.formats.orc_footer import OrcFooter, read_orc_footer
-from floeplan.formats.orc_times import read_far_times, writer_zone
+from floeplan.formats.orc_times import read_far_times, writer_zones
 from floeplan.formats.stored import StoredFile, columns_with, ids_within
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.pages import take_rows
 from floeplan.parquet.source import ByteSource, LocalSource
-from floeplan.schemas import FIELD_ID, WRITER_ZONE
+from floeplan.schemas import FIELD_ID
 from floeplan.vectors import Ints
 
 _ID, _LENGTH = b"iceberg.id", b"iceberg.length"
 _BINARY_TYPE, _LONG_TYPE, _UNIT = b"iceberg.binary-type", b"iceberg.long-type", b"iceberg.timestamp-unit"
 _UUID_BYTES = 16
+_DAMAGED = (ValueError, IndexError, KeyError, TypeError, OSError, pa.ArrowException, zlib.error)
+"""What decoding a damaged stripe raises."""
 
 
 class OrcFile(StoredFile):
     """An ORC file; its groups of rows are stripes."""
+
+    has_local_times = True
 
     def __init__(self, source: ByteSource) -> None:
         self.path = source.name
@@ -60,8 +65,6 @@ class OrcFile(StoredFile):
             return pa.table({"none": pa.nulls(selection.row_count)}).select([])
         schema = pa.schema([self._schema.field(position) for position in at])
         touched = np.flatnonzero(selection.overlaps(self.first_rows, self.row_group_rows))
-        if len(touched):
-            schema = self._with_zone(schema, int(touched[0]))
         opened, tables = self._open(), []
         for stripe in touched.tolist():
             first, count = self.first_rows[stripe : stripe + 1], self.row_group_rows[stripe : stripe + 1]
@@ -74,17 +77,16 @@ class OrcFile(StoredFile):
         part = len(columns_with(self._schema, field_ids)) / max(1, len(self._schema))
         return np.asarray((self.footer.stripe_bytes * part).astype(np.int64))
 
-    def _with_zone(self, schema: pa.Schema, stripe: int) -> pa.Schema:
-        """Tell in which time zone the writer of the file stored timestamps that have none.
+    def local_zones(self) -> Sequence[str]:
+        """By the footers of all stripes, whichever are read: stripes of several writers may share a file."""
+        return self._local_zones
 
-        Iceberg's writers store UTC. Hive's store local times, which are no instants for a ``timestamptz`` column.
-        """
-        local = [at for at, field in enumerate(schema) if pa.types.is_timestamp(field.type) and field.type.tz is None]
-        zone = writer_zone(self._source, self.footer, stripe) if local else None
-        for at in local if zone else ():
-            field = schema.field(at)
-            schema = schema.set(at, field.with_metadata({**(field.metadata or {}), WRITER_ZONE: str(zone)}))
-        return schema
+    @cached_property
+    def _local_zones(self) -> Sequence[str]:
+        try:
+            return writer_zones(self._source, self.footer)
+        except _DAMAGED as error:
+            raise _corrupt(self.path, f"the footer of a stripe cannot be decoded: {error}") from None
 
     def _open(self) -> orc.ORCFile:
         local = isinstance(self._source, LocalSource)
@@ -129,7 +131,7 @@ class OrcFile(StoredFile):
         if plain:
             try:
                 found = read_far_times(self._source, self.footer, stripe, position)
-            except (ValueError, IndexError, KeyError, TypeError, OSError, pa.ArrowException, zlib.error) as error:
+            except _DAMAGED as error:
                 raise _corrupt(self.path, f"the timestamps of column {name} cannot be decoded: {error}") from None
         if found is None:
             raise UnsupportedError(
@@ -137,6 +139,8 @@ class OrcFile(StoredFile):
                 "2262, which is read from top-level columns of ORC files in UTC only; rewrite the file with Spark",
                 context={"file": self.path, "column": name},
             )
+        if len(found) != self.row_group_rows[stripe]:
+            raise _corrupt(self.path, f"column {name} of stripe {stripe} holds {len(found)} rows")
         return found
 
 
@@ -155,7 +159,7 @@ def _in_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _described(field: pa.Field, top: bool = False) -> pa.Field:
-    """A field as pyarrow returns it, with its Iceberg id, and in the type that the attributes of Iceberg tell.
+    """A field as pyarrow returns it, with its Iceberg id, and in the type given by Iceberg's attributes.
 
     Top-level timestamps have microseconds, unless the attribute says nanoseconds.
     """

@@ -9,7 +9,7 @@ Fail-safe: ``None`` where a column is stored in another way; the caller names it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,20 +38,23 @@ _RUN_OF_ZEROS = b"\xc1\xff\x00\x00"
 """512 values: the first is 0, and so are the differences."""
 _EPOCH = 1_420_070_400
 """2015-01-01 in seconds, from which ORC counts."""
-_UTC = (b"", b"UTC", b"GMT", b"Etc/UTC")
+_UTC = (b"UTC", b"GMT", b"Etc/UTC", b"Etc/GMT", b"UCT", b"Z", b"Zulu")
 
 
-def writer_zone(source: ByteSource, footer: OrcFooter, stripe: int) -> str | None:
-    """The time zone in which the writer of a stripe stored timestamps without a zone; ``None`` for UTC."""
-    zone = as_bytes(_stripe_footer(source, footer, stripe).get(_ZONE, [b""])[-1])
-    return None if zone in _UTC else zone.decode(errors="replace")
+def writer_zones(source: ByteSource, footer: OrcFooter) -> list[str]:
+    """The time zones, other than UTC, in which the stripes have timestamps without a zone."""
+    stripes = range(len(footer.stripes))
+    zones = {
+        as_bytes(one.get(_ZONE, [b"an unknown time zone"])[-1]) for one in _stripe_footers(source, footer, stripes)
+    }
+    return sorted(zone.decode(errors="replace") for zone in zones.difference(_UTC))
 
 
-def _stripe_footer(source: ByteSource, footer: OrcFooter, stripe: int) -> Message:
-    one = footer.stripes[stripe]
-    end = number_of(one, 1) + number_of(one, 2) + number_of(one, 3)
-    tail = bytes(source.read_ranges([(end, number_of(one, 4))])[0])
-    return message_of(inflated(tail, footer.codec, footer.block, footer.path))
+def _stripe_footers(source: ByteSource, footer: OrcFooter, stripes: Sequence[int]) -> list[Message]:
+    found = [footer.stripes[stripe] for stripe in stripes]
+    ranges = [(sum(number_of(one, part) for part in (1, 2, 3)), number_of(one, 4)) for one in found]
+    tails = map(bytes, source.read_ranges(ranges))
+    return [message_of(inflated(tail, footer.codec, footer.block, footer.path)) for tail in tails]
 
 
 def read_far_times(source: ByteSource, footer: OrcFooter, stripe: int, position: int) -> pa.Array | None:
@@ -60,7 +63,7 @@ def read_far_times(source: ByteSource, footer: OrcFooter, stripe: int, position:
     kind = footer.types[number].kind
     if kind not in TIMESTAMPS:
         return None
-    described = _stripe_footer(source, footer, stripe)
+    described = _stripe_footers(source, footer, [stripe])[0]
     encoding = message_of(described.get(2, [])[number])
     if number_of(encoding, 1) != _RLE_V2 or (kind != INSTANT and as_bytes(described.get(_ZONE, [b""])[-1]) not in _UTC):
         return None

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
+from pyiceberg.types import TimestamptzNanoType, TimestamptzType
 
+from floeplan.errors import UnsupportedError
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.schemas import FIELD_ID
+from floeplan.schemas import FIELD_ID, fields_by_id
 from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+
     from floeplan.parquet.read.decoder import ValueCounts
 
 PARQUET = "PARQUET"
+_INSTANTS = (TimestamptzType, TimestamptzNanoType)
 READABLE = (PARQUET, "ORC", "AVRO")
 """Formats of data files, and of position and equality deletes, as manifest entries name them."""
 
@@ -29,6 +34,8 @@ class StoredFile(ABC):
     """The first row of each group of rows that are stored together."""
     row_group_rows: Ints
     """The number of rows of each group."""
+    has_local_times: ClassVar[bool] = False
+    """Whether the format stores timestamps without a time zone in that of the writer."""
 
     @property
     @abstractmethod
@@ -68,6 +75,26 @@ class StoredFile(ABC):
         """How many of the selected rows have each value of a column of text, in parts, where that is faster to read."""
         return None
 
+    def local_zones(self) -> Sequence[str]:
+        """The time zones other than UTC in which timestamps without a time zone were written; none if unspecified."""
+        return ()
+
+    def check_times(self, rows: pa.Table, schemas: Iterable[Schema]) -> None:
+        """Refuse rows whose local times these schemas would read as instants, unless they were written in UTC."""
+        if not self.has_local_times:
+            return
+        stored = {i: type_ for field in rows.schema for i, type_ in types_within(field).items()}
+        for field in (one for schema in schemas for one in fields_by_id(schema).values()):
+            found = stored.get(field.field_id)
+            is_local = found is not None and pa.types.is_timestamp(found) and found.tz is None
+            if is_local and isinstance(field.field_type, _INSTANTS) and (zones := self.local_zones()):
+                raise UnsupportedError(
+                    f"column {field.name} of {self.path} has timestamps without a time zone, written in "
+                    f"{', '.join(zones)}, and cannot be read as {field.field_type}; write it as timestamp with local "
+                    "time zone",
+                    context={"file": self.path, "column": field.name, "field_id": field.field_id},
+                )
+
     @abstractmethod
     def group_bytes(self, field_ids: Iterable[int] | None) -> Ints:
         """About the uncompressed bytes of these fields in each group; of all fields by default."""
@@ -83,12 +110,19 @@ def columns_with(schema: pa.Schema, field_ids: Iterable[int] | None) -> list[int
 
 def ids_within(field: pa.Field) -> set[int]:
     """The field ids of an Arrow field and of all fields inside it."""
-    own = (field.metadata or {}).get(FIELD_ID)
-    found = set() if own is None else {int(own)}
-    type_ = field.type
+    return set(types_within(field))
+
+
+def types_within(field: pa.Field) -> dict[int, pa.DataType]:
+    """The types of an Arrow field and of all fields inside it, by field id."""
+    own, type_ = (field.metadata or {}).get(FIELD_ID), field.type
+    found = {} if own is None else {int(own): type_}
     if pa.types.is_map(type_):
-        return found | ids_within(type_.key_field) | ids_within(type_.item_field)
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return found | ids_within(type_.value_field)
-    children = type_ if pa.types.is_struct(type_) else ()
-    return found.union(*(ids_within(child) for child in children))
+        children = [type_.key_field, type_.item_field]
+    elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        children = [type_.value_field]
+    else:
+        children = list(type_) if pa.types.is_struct(type_) else []
+    for child in children:
+        found |= types_within(child)
+    return found

@@ -106,7 +106,9 @@ class DeleteFileReader:
         _refuse_encrypted(delete)
 
         def read() -> pa.Table:
-            stored = _all_rows(self._open(delete, delete.equality_ids), delete.equality_ids)
+            file = self._open(delete, delete.equality_ids)
+            stored = _all_rows(file, delete.equality_ids)
+            file.check_times(stored, schemas)
             return key_columns(stored, schemas, {}, delete.path, stored.num_rows)
 
         return self._once(("keys", delete.path, str(schemas)), read)

@@ -243,12 +243,16 @@ class OpenFile:
         known = self.stored.field_ids
         if known is None:
             stored = with_mapped_ids(self.stored.read(None, selection), self._table.mapping, self.file.path)
+            self.stored.check_times(stored, schemas)
             return stored if kept is None else stored.filter(pa.array(kept))
         fields = [_stored_ids(field, known) for schema in schemas for field in schema.fields]
         columns = list(dict.fromkeys(chain.from_iterable(fields)))
         if kept is not None and columns:
-            return self.stored.read_kept(columns, selection, kept)
-        return self.stored.read(columns, selection, keep_dictionaries=keep_dictionaries)
+            stored = self.stored.read_kept(columns, selection, kept)
+        else:
+            stored = self.stored.read(columns, selection, keep_dictionaries=keep_dictionaries)
+        self.stored.check_times(stored, schemas)
+        return stored
 
     def worth_two_reads(self, schema: Schema, selection: RowSelection) -> bool:
         """Whether reading these columns may cost more than the round trip that leaves fewer of their rows to read."""

@@ -19,7 +19,7 @@ from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform,
 from pyiceberg.types import ListType, MapType, NestedField, PrimitiveType, StringType, StructType
 
 from floeplan import arrow_compute as pc
-from floeplan.errors import CorruptFileError, UnsupportedError
+from floeplan.errors import CorruptFileError
 from floeplan.metadata.manifests.entries import partition_column
 from floeplan.opaque_types import as_stored_field, is_opaque, is_variant
 from floeplan.partition.fields import BoundField
@@ -28,7 +28,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.variants import VariantError
 from floeplan.scan.variants import in_layout, unshredded
-from floeplan.schemas import FIELD_ID, WRITER_ZONE, fields_by_id
+from floeplan.schemas import FIELD_ID, fields_by_id
 
 MAX_KNOWN_SCHEMAS = 64
 
@@ -72,9 +72,6 @@ _ARROW_TYPES: dict[type, pa.DataType] = {
     types.UUIDType: pa.uuid(),
     types.UnknownType: pa.null(),
 }
-
-
-_INSTANTS = (types.TimestamptzType, types.TimestamptzNanoType)
 
 
 def _converted(schema: Schema) -> pa.Schema:
@@ -164,8 +161,6 @@ def project(
             columns.append(_absent(wanted, field.type, length, constants))
             continue
         stored = table.column(position)
-        if isinstance(wanted.field_type, _INSTANTS) and table.schema.field(position).metadata:
-            _refuse_local_times(table.schema.field(position), wanted, path)
         if keep_dictionaries and pa.types.is_dictionary(stored.type) and isinstance(wanted.field_type, StringType):
             columns.append(stored)
             target = target.set(len(columns) - 1, field.with_type(stored.type))
@@ -173,17 +168,6 @@ def project(
         chunks = [_project(chunk, wanted, field.type, path) for chunk in stored.chunks]
         columns.append(pa.chunked_array(chunks, type=field.type))
     return pa.Table.from_arrays(columns, schema=target)
-
-
-def _refuse_local_times(stored: pa.Field, wanted: NestedField, path: str) -> None:
-    """Local times of another zone than UTC are no instants; to read them as UTC would shift them."""
-    zone = stored.metadata.get(WRITER_ZONE)
-    if zone is not None:
-        raise UnsupportedError(
-            f"column {wanted.name} of {path} has timestamps without a time zone, written in {zone.decode()}, and "
-            f"cannot be read as {wanted.field_type}; its writer has to write them with local time zone",
-            context={"file": path, "column": wanted.name, "field_id": wanted.field_id},
-        )
 
 
 def expand_dictionaries(table: pa.Table, schema: Schema) -> pa.Table:

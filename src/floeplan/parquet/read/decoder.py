@@ -247,10 +247,10 @@ def thread_codec(number: int) -> PageCodec:
 
 
 def _thread_memory(length: int) -> memoryview:
-    """Memory that this thread uses again and again."""
+    """The reusable read buffer of this thread."""
     kept: memoryview | None = getattr(_thread, "memory", None)
     if kept is None or len(kept) < length:
-        kept = _thread.memory = memoryview(bytearray(length + length // 4))
+        kept = _thread.memory = memoryview(bytearray(min(length + length // 4, _MOST_REUSED)))
     return kept[:length]
 
 
@@ -328,7 +328,8 @@ class FlatColumns:
         gaps when it is freed, and the kernel would have to clear more of it.
         """
         source = self._source
-        if not isinstance(source, LocalSource) or not 0 <= offset <= source.size - length or length > _MOST_REUSED:
+        inside = 0 <= offset <= source.size - length and 0 <= length <= _MOST_REUSED
+        if not inside or not isinstance(source, LocalSource):
             return source.read_ranges([(offset, length)])[0]
         memory = _thread_memory(length)
         source.read_into(memory, offset)
