@@ -66,7 +66,7 @@ ADDED = {
     "pages of one plan only, nulls in residuals, malformed bodies and TLS files in the planning server": (0, 85),
     "metadata that several queries share, columns decoded by threads that exist": (0, 25),
     "deleted rows as a finding, tables of audit that are refused before Spark starts": (0, 80),
-    "ORC timestamps that nanoseconds do not reach or that are local, statistics files and defaults of other engines": (1, 210),
+    "far and local timestamps of ORC files, statistics files and defaults of other engines": (1, 210),
     "wide rows as text, pages of few files from lists of members, memory that decoders keep": (0, 90),
 }
 """Modules and lines of capabilities added since the restructuring; each raised the limits in the change that added it.
