@@ -251,7 +251,9 @@ def test_sequence_numbers_are_inherited_by_added_files_only(tmp_path: Path) -> N
 def test_a_file_that_was_not_added_needs_its_own_sequence_number(tmp_path: Path, status: int) -> None:
     writer = Writer()
     path = write_manifests(tmp_path, [(writer.manifest([writer.entry(status=status)]), {})])
-    with pytest.raises(CorruptMetadataError, match=r"m0.avro has 1 entries .* no sequence number"):
+    with pytest.raises(
+        CorruptMetadataError, match=r"m0.avro has 1 EXISTING or DELETED entries without a sequence number"
+    ):
         read(path)
 
 
