@@ -1,9 +1,10 @@
 """ORC files: stripes are decoded by pyarrow, fields are found by the ids that Iceberg stores as type attributes.
 
-Two quirks of ORC concern timestamps. pyarrow returns them in nanoseconds and fails on one before 1677 or after 2262;
+Three quirks of ORC concern timestamps. pyarrow returns them in nanoseconds and fails on one before 1677 or after 2262;
 such columns are decoded in microseconds (``orc_times``), but not inside nested ones: the error names the column, and
 the others can be read. Java's writer shifts times within the second before 1970 by one second; every reader, Spark
-included, returns the shifted time, and so does this one.
+included, returns the shifted time, and so does this one. Timestamps without a time zone are local times of the writer:
+Iceberg's writers store UTC, Hive's do not, and such times are no instants for a ``timestamptz`` column.
 """
 
 from __future__ import annotations

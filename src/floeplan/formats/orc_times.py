@@ -26,6 +26,7 @@ from floeplan.formats.orc_footer import (
     message_of,
     number_of,
 )
+from floeplan.parquet.footer.thrift import encode_varint
 from floeplan.parquet.source import ByteSource
 
 _PRESENT, _DATA, _SECONDARY = 0, 1, 5
@@ -118,16 +119,7 @@ def _message(fields: Mapping[int, int | bytes | list[int] | list[bytes]]) -> byt
     for field, values in fields.items():
         for value in values if isinstance(values, list) else [values]:
             if isinstance(value, int):
-                made += _varint(field << 3) + _varint(value)
+                made += encode_varint(field << 3) + encode_varint(value)
             else:
-                made += _varint(field << 3 | 2) + _varint(len(value)) + value
-    return bytes(made)
-
-
-def _varint(value: int) -> bytes:
-    made = bytearray()
-    while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
+                made += encode_varint(field << 3 | 2) + encode_varint(len(value)) + value
     return bytes(made)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from floeplan.parquet.read.decoder import ValueCounts
 
 PARQUET = "PARQUET"
-_INSTANTS = (TimestamptzType, TimestamptzNanoType)
 READABLE = (PARQUET, "ORC", "AVRO")
 """Formats of data files, and of position and equality deletes, as manifest entries name them."""
+_INSTANTS = (TimestamptzType, TimestamptzNanoType)
 
 
 class StoredFile(ABC):

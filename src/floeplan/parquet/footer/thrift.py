@@ -128,7 +128,7 @@ def _zigzag(value: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """Encode a non-negative integer in groups of 7 bits, as Thrift and Parquet's run lengths do."""
+    """Encode a non-negative integer in groups of 7 bits, as Thrift, protobuf and Parquet's run lengths do."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
