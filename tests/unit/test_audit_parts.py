@@ -124,13 +124,13 @@ def test_a_place_without_reports_is_named_before_spark_starts(
 
 
 def test_the_drawing_shows_ratios_reason_and_advice() -> None:
-    console = Console(width=140, record=True, file=StringIO(), soft_wrap=True)
+    console = Console(width=80, record=True, file=StringIO(), soft_wrap=True)
     console.print(draw(AuditResult(2, 9, 1, 5000, 1, (finding(),))))
     text = console.export_text()
     assert "2 queries in 9 runs" in text
     assert "1 line without a scan report" in text
-    assert "██████░░░░░░ 50%" in text
-    assert "█░░░░░░░░░░░ 0%" in text
+    assert "██████░░░░░░   50 %" in text
+    assert "█░░░░░░░░░░░  0.4 %" in text
     assert "growing 2.0×" in text
     assert f"no statistics → {ADVICE['no statistics']}" in text
     assert "row groups" not in text

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -186,15 +185,16 @@ def _finding(finding: Finding) -> RenderableType:
 
     title = Text(f"\n{finding.table}  where {finding.filter}", style="bold")
     size = f"{human_bytes(round(finding.bytes_per_run))} per run, {human_bytes(finding.bytes_kept)} in total"
-    needed = "" if finding.selectivity is None else f", needs about {finding.selectivity:.2%} of the rows"
+    needed = "" if finding.selectivity is None else f", needs about {percent(finding.selectivity, 1)} of the rows"
     trend = ""
     if finding.trend is not None and not 0.9 <= finding.trend <= 1.1:
         trend = f", {'growing' if finding.trend > 1 else 'shrinking'} {finding.trend:.1f}×"
     numbers = Text(f"{finding.fingerprint}  {counted(finding.runs, 'run')}, {size}{needed}{trend}")
-    # Kept fractions, from manifests down to bytes.
+    # Kept fractions, from manifests down to bytes, one below the other: beside each other they exceed 80 columns.
     known = {level: share for level in RATIOS if (share := finding.ratios[level]) is not None}
-    bars = Table(*(level.replace("_", " ") for level in known), box=box.MINIMAL, pad_edge=False)
-    bars.add_row(*map(_bar, known.values()))
+    bars = Table.grid(padding=(0, 2, 0, 0))
+    for level, share in known.items():
+        bars.add_row(Text(f" {level.replace('_', ' ')}"), _bar(share), Text(percent(share, 1), justify="right"))
     guessed = " (guessed from the filter)" if finding.guessed else ""
     cause = Text(f"{finding.reason}{guessed}", style="yellow") + Text(f" → {finding.advice}", style="cyan")
     return Group(title, numbers, bars, cause)
@@ -202,8 +202,7 @@ def _finding(finding: Finding) -> RenderableType:
 
 def _bar(share: float) -> Text:
     width = min(BAR_WIDTH, max(1 if share else 0, round(BAR_WIDTH * share)))
-    bar = Text("█" * width, style="green") + Text("░" * (BAR_WIDTH - width), style="bright_black")
-    return bar + Text(f" {share:.0%}")
+    return Text("█" * width, style="green") + Text("░" * (BAR_WIDTH - width), style="bright_black")
 
 
 def advise(
