@@ -74,7 +74,7 @@ def test_text_shows_what_was_kept_and_the_residual(file: str, capsys: pytest.Cap
     assert "\x1b" not in text, "colours without a terminal"
     assert lines[1] == "where id >= 260 AND upper(name) = 'N3'"
     counts = {" ".join(line.split()) for line in lines}
-    assert {"row groups 3 of 4 75.00 %", "rows 750 of 1,000 75.00 %", "matched 74 of 1,000 7.40 %"} <= counts
+    assert {"row groups 3 of 4 75 %", "rows 750 of 1,000 75 %", "matched 74 of 1,000 7.4 %"} <= counts
     mark = next(number for number, line in enumerate(lines) if "^" in line)
     assert lines[mark - 1][lines[mark].index("^") :][: lines[mark].count("^")] == "upper(name) = 'N3'"
     assert lines[-1].split() == ["263", "n3", "131.5"]
