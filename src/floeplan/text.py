@@ -60,7 +60,7 @@ def reason(error: BaseException, *, lines: int | None = None, with_class: bool =
     return f"{type(error).__name__}: {text}" if with_class else text
 
 
-def percent(part: int, whole: int) -> str:
+def percent(part: float, whole: float) -> str:
     """Format a fraction as a percentage; below 10 % with two significant digits, so that only zero is shown as 0 %."""
     if not whole:
         return ""

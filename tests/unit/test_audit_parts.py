@@ -129,8 +129,8 @@ def test_the_drawing_shows_ratios_reason_and_advice() -> None:
     text = console.export_text()
     assert "2 queries in 9 runs" in text
     assert "1 line without a scan report" in text
-    assert "██████░░░░░░ 50%" in text
-    assert "█░░░░░░░░░░░ 0%" in text
+    assert "██████░░░░░░ 50 %" in text
+    assert "█░░░░░░░░░░░ 0.4 %" in text
     assert "growing 2.0×" in text
     assert f"no statistics → {ADVICE['no statistics']}" in text
     assert "row groups" not in text

@@ -181,7 +181,7 @@ class ProgramCommand(TyperCommand):
                 for column in self.columns[:-1]:  # the last one is the help, which wraps
                     column.no_wrap = True
 
-        rich_utils.Table = WholeNames  # type: ignore[misc]
+        rich_utils.Table = WholeNames  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
     def invoke(self, ctx: Any) -> Any:

@@ -186,7 +186,7 @@ def _finding(finding: Finding) -> RenderableType:
 
     title = Text(f"\n{finding.table}  where {finding.filter}", style="bold")
     size = f"{human_bytes(round(finding.bytes_per_run))} per run, {human_bytes(finding.bytes_kept)} in total"
-    needed = "" if finding.selectivity is None else f", needs about {finding.selectivity:.2%} of the rows"
+    needed = "" if finding.selectivity is None else f", needs about {percent(finding.selectivity, 1)} of the rows"
     trend = ""
     if finding.trend is not None and not 0.9 <= finding.trend <= 1.1:
         trend = f", {'growing' if finding.trend > 1 else 'shrinking'} {finding.trend:.1f}×"
@@ -203,7 +203,7 @@ def _finding(finding: Finding) -> RenderableType:
 def _bar(share: float) -> Text:
     width = min(BAR_WIDTH, max(1 if share else 0, round(BAR_WIDTH * share)))
     bar = Text("█" * width, style="green") + Text("░" * (BAR_WIDTH - width), style="bright_black")
-    return bar + Text(f" {share:.0%}")
+    return bar + Text(f" {percent(share, 1)}")
 
 
 def advise(

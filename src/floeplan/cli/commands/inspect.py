@@ -101,7 +101,7 @@ def _sizes(result: Inspection) -> RenderableType:
 
 
 def _snapshots(result: Inspection) -> RenderableType:
-    drawn = common.header_table("snapshot", "committed", "operation", "changes")
+    drawn = common.header_table("snapshot", "committed (UTC)", "operation", "changes")
     changes = ("added-data-files", "deleted-data-files", "added-delete-files")
     names = {ref["snapshot_id"]: name for name, ref in result.refs.items()}
     for snapshot in result.snapshots[:MOST_SNAPSHOTS]:
