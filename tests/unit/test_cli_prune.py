@@ -15,7 +15,6 @@ from floeplan.cli.commands.prune import CELLS, LINES, draw
 from floeplan.cli.common import json_rows
 from floeplan.cli.main import main
 from floeplan.parquet.prune.request import PruneRequest
-from floeplan.text import counted, human_bytes, percent
 
 pytestmark = pytest.mark.unit
 
@@ -171,9 +170,3 @@ def test_names_match_case_insensitively_on_request(file: str, capsys: pytest.Cap
     question = ("prune", file, "--where", "ID = 610 AND Name = 'n0'", "--read", "--columns", "NAME", "--limit", "1")
     assert document(capsys, *question, "--case-insensitive")["rows"] == [{"name": "n0"}]
     assert main(question) == 2
-
-
-def test_sizes_and_counts_are_human_readable() -> None:
-    assert [human_bytes(n) for n in (0, 1023, 65_536, 2_800_000_000)] == ["0 B", "1023 B", "64.0 KiB", "2.6 GiB"]
-    assert [percent(n, 2_000) for n in (0, 1, 199, 2_000)] == ["0 %", "0.05 %", "9.9 %", "100 %"]
-    assert [counted(n, "row") for n in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]
