@@ -83,6 +83,13 @@ def offsets_of(counts: npt.NDArray[np.integer]) -> Ints:
     return offsets
 
 
+def expand_runs(starts: Ints, counts: Ints) -> Ints:
+    """The numbers of runs, one run after the other: 5, 6, 9 for runs that start at 5 and 9 and have 2 and 1 numbers."""
+    before = np.cumsum(counts) - counts
+    numbers: Ints = np.arange(counts.sum()) + np.repeat(starts - before, counts)
+    return numbers
+
+
 def valid_mask(array: pa.Array) -> Mask:
     """Which rows are not null."""
     if array.null_count == 0:

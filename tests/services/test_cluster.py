@@ -91,7 +91,7 @@ def test_a_missing_dependency_of_executors_is_named(cluster_url: str, places: Pl
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[0]} v{place[1]}")
-def test_everything_works(cluster: Client, places: Places, place: tuple[str, int]) -> None:
+def test_every_operation_on_an_evolved_table(cluster: Client, places: Places, place: tuple[str, int]) -> None:
     where, version = place
     path = "arrow" if where.endswith("s3") else "native"
     cluster.run(change_everything, places.properties(where), version, path)

@@ -45,7 +45,9 @@ def session(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 @pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("session", ["local", "connect"], indirect=True)
-def test_everything_works(session: Client, places: Places, others: bool, request: pytest.FixtureRequest) -> None:
+def test_every_operation_on_an_evolved_table(
+    session: Client, places: Places, others: bool, request: pytest.FixtureRequest
+) -> None:
     kind = request.node.callspec.params["session"]
     for place, version in KINDS[kind][1:] if others else KINDS[kind][:1]:
         path = "arrow" if place.endswith("s3") else "native"

@@ -291,6 +291,16 @@ def test_help_has_groups_and_no_types() -> None:
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_shows_whole_names_in_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(cli.app, [command, "--help"]).stdout
+    words = {word for line in shown.splitlines() for word in line.split()}
+    names = {name for option in cli.load_command(command).params for name in option.opts if name.startswith("--")}
+    assert names <= {part for word in words for part in word.split(",")}
+    assert not {word for word in words if word.endswith("…")} - {"target.…", "source.…", "c=expr,…", "…"}
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_has_an_example_and_a_json_option(command: str) -> None:
     found = cli.load_command(command)
     assert f"\n\nfloeplan {command}" in inspect.cleandoc(found.help)

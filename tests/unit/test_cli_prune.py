@@ -15,7 +15,6 @@ from floeplan.cli.commands.prune import CELLS, LINES, draw
 from floeplan.cli.common import json_rows
 from floeplan.cli.main import main
 from floeplan.parquet.prune.request import PruneRequest
-from floeplan.text import counted, human_bytes, percent
 
 pytestmark = pytest.mark.unit
 
@@ -74,7 +73,7 @@ def test_text_shows_what_was_kept_and_the_residual(file: str, capsys: pytest.Cap
     assert "\x1b" not in text, "colours without a terminal"
     assert lines[1] == "where id >= 260 AND upper(name) = 'N3'"
     counts = {" ".join(line.split()) for line in lines}
-    assert {"row groups 3 of 4 75.00 %", "rows 750 of 1,000 75.00 %", "matched 74 of 1,000 7.40 %"} <= counts
+    assert {"row groups 3 of 4 75 %", "rows 750 of 1,000 75 %", "matched 74 of 1,000 7.4 %"} <= counts
     mark = next(number for number, line in enumerate(lines) if "^" in line)
     assert lines[mark - 1][lines[mark].index("^") :][: lines[mark].count("^")] == "upper(name) = 'N3'"
     assert lines[-1].split() == ["263", "n3", "131.5"]
@@ -171,9 +170,3 @@ def test_names_match_case_insensitively_on_request(file: str, capsys: pytest.Cap
     question = ("prune", file, "--where", "ID = 610 AND Name = 'n0'", "--read", "--columns", "NAME", "--limit", "1")
     assert document(capsys, *question, "--case-insensitive")["rows"] == [{"name": "n0"}]
     assert main(question) == 2
-
-
-def test_sizes_and_counts_are_human_readable() -> None:
-    assert [human_bytes(n) for n in (0, 1023, 65_536, 2_800_000_000)] == ["0 B", "1023 B", "64.0 KiB", "2.6 GiB"]
-    assert [percent(n, 2_000) for n in (0, 1, 199, 2_000)] == ["0 %", "0.05 %", "9.9 %", "100 %"]
-    assert [counted(n, "row") for n in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]

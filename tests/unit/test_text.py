@@ -1,4 +1,4 @@
-"""Counts parsed from text, and exceptions as one line."""
+"""Sizes, counts and percentages as text, counts parsed from text, and exceptions as one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from floeplan.text import parse_count, reason
+from floeplan.text import counted, human_bytes, parse_count, percent, reason
 
 pytestmark = pytest.mark.unit
 
@@ -34,3 +34,9 @@ def test_other_text_is_none(text: object) -> None:
 )
 def test_the_reason_of_a_failure_is_one_line(error: Exception, options: dict[str, Any], text: str) -> None:
     assert reason(error, **options) == text
+
+
+def test_sizes_and_counts_are_human_readable() -> None:
+    assert [human_bytes(n) for n in (0, 1023, 65_536, 2_800_000_000)] == ["0 B", "1023 B", "64.0 KiB", "2.6 GiB"]
+    assert [percent(n, 2_000) for n in (0, 1, 199, 2_000)] == ["0 %", "0.05 %", "9.9 %", "100 %"]
+    assert [counted(n, "row") for n in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]

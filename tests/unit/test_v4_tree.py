@@ -513,7 +513,7 @@ def test_the_command_writes_manifests_from_a_tree(
     entries = [entry for one in listed for entry in one.fetch_manifest_entry(io)]
     assert sorted(entry.data_file.file_path for entry in entries) == sorted(before.path.to_pylist())
     assert main(["entries", metadata, "--layout", "v3", "--root", tree.root, "-o", out]) == 0
-    assert "not held   nothing" in capsys.readouterr().out
+    assert "omitted    nothing" in capsys.readouterr().out
 
 
 def test_what_manifests_cannot_hold_is_named(tree: Tree, tmp_path: Path) -> None:

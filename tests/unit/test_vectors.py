@@ -1,4 +1,4 @@
-"""Conversions between NumPy and Arrow that do not import pandas: the same values as pyarrow's own."""
+"""Conversions between NumPy and Arrow that do not import pandas: the same values as pyarrow's own. Runs of numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floeplan.vectors import arrow, arrow_binary, flags, integers, valid_mask, without_nulls
+from floeplan.vectors import arrow, arrow_binary, expand_runs, flags, integers, valid_mask, without_nulls
 
 pytestmark = pytest.mark.unit
 
@@ -43,3 +43,11 @@ def test_flags_and_nulls() -> None:
         assert flags(filled).tolist() == [bool(value) for value in part.to_pylist()]
         assert valid_mask(part).tolist() == [value is not None for value in part.to_pylist()]
     assert without_nulls(pa.array([1, None], pa.int32()), -1).to_pylist() == [1, -1]
+
+
+@pytest.mark.parametrize("runs", [[], [(5, 2), (9, 1)], [(7, 0), (3, 3), (3, 2), (0, 0)]])
+def test_runs_are_expanded_in_their_order(runs: list[tuple[int, int]]) -> None:
+    starts, counts = np.array(runs, dtype=np.int64).reshape(-1, 2).T
+    found = expand_runs(starts, counts)
+    assert found.dtype == np.int64
+    assert found.tolist() == [start + at for start, count in runs for at in range(count)]

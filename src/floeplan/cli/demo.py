@@ -360,7 +360,7 @@ CHAPTERS: tuple[Callable[[Stage], Chapter], ...] = (
 
 def side_by_side(before: ScanPlan, after: ScanPlan) -> RenderableType:
     """What a query reads before and after, per level."""
-    drawn = common.header_table("the same query reads", ">before", ">of", ">after", ">of", ">now")
+    drawn = common.header_table("the same query reads", ">before", ">of", ">after", ">of", ">ratio")
     for level in _LEVELS:
         show = human_bytes if level == "bytes" else "{:,}".format
         numbers = [getattr(plan.summary, f"{level}_{kind}") for plan in (before, after) for kind in ("kept", "total")]

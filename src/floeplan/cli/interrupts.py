@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the program says at once that it stops, and commands clean up and report what was committed.
+"""Ctrl-C and SIGTERM: the program reports at once that it stops, and commands clean up and report what was committed.
 
 Rule: the first signal raises `KeyboardInterrupt`, delayed until the end of a commit that is running; a second one acts
 as it would without this module. Signals that are ignored, as in background jobs, stay ignored.

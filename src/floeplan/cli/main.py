@@ -170,6 +170,20 @@ class ProgramCommand(TyperCommand):
                 raise InvalidOptionError(message, context={"option": name})
         return super().parse_args(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help with whole option names: Typer's table, which has no setting for it, cuts long ones."""
+        from rich.table import Table  # imports rich, which commands without text output do not need
+        from typer import rich_utils
+
+        class WholeNames(Table):
+            def add_row(self, *cells: Any, **settings: Any) -> None:
+                super().add_row(*cells, **settings)
+                for column in self.columns[:-1]:  # the last one is the help, which wraps
+                    column.no_wrap = True
+
+        rich_utils.Table = WholeNames  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
     def invoke(self, ctx: Any) -> Any:
         if ctx.find_root().obj.get("program"):
             _hide_pandas()

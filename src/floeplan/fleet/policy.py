@@ -170,7 +170,7 @@ class Policy:
         return found, tuple(lines)
 
     def cycle(self, names: Iterable[str]) -> tuple[int, str] | None:
-        """Tables that wait for each other: the line of a rule that says so, and all of them. ``None`` if none do.
+        """Tables that wait for each other: the line of one of the rules, and all of the tables. ``None`` if none do.
 
         A name may be a pattern, which stands for a table that matches it.
         """

@@ -242,7 +242,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _texts_or_none(value: Any) -> tuple[str, ...]:
-    """As ``_texts``; an empty list takes back what an earlier rule says."""
+    """As ``_texts``; an empty list overrides an earlier rule."""
     return () if value == [] else _texts(value)
 
 

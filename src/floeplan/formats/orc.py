@@ -162,7 +162,7 @@ def _in_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
 def _described(field: pa.Field, top: bool = False) -> pa.Field:
     """A field as pyarrow returns it, with its Iceberg id, and in the type given by Iceberg's attributes.
 
-    Top-level timestamps have microseconds, unless the attribute says nanoseconds.
+    Top-level timestamps have microseconds, unless an attribute of the column states nanoseconds.
     """
     metadata, type_ = field.metadata or {}, field.type
     if pa.types.is_struct(type_):

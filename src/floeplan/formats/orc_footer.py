@@ -267,7 +267,7 @@ def read_orc_footer(source: ByteSource) -> OrcFooter:
         types, columns = _types(described), tuple(packed(described[0].get(2, [])))
         rows = np.array([number_of(one, 5) for one in stripes], dtype=np.int64)
         if int(rows.sum()) != number_of(footer, 6):
-            raise ValueError(f"its stripes have {int(rows.sum())} rows, its footer says {number_of(footer, 6)}")
+            raise ValueError(f"its stripes have {int(rows.sum())} rows, its footer states {number_of(footer, 6)}")
         sizes = np.array([number_of(one, 3) for one in stripes], dtype=np.int64)
         found = (path, rows, sizes, types, statistics, tuple(stripes), columns, codec, block, number_of(footer, 9))
         return OrcFooter(*found)

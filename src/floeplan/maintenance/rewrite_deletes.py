@@ -210,20 +210,15 @@ def _complete(files: PlannedFiles, chosen: Mask, *, vectors: bool) -> Mask:
         before = chosen
         chosen = to_mask(pc.is_in(files.deletes.path, value_set=files.deletes.path.filter(pa.array(chosen))))
         if vectors:
-            of_same_data = np.isin(_owners(files), _rows(files, chosen))
+            of_same_data = np.isin(files.matches.data_rows, _rows(files, chosen))
             chosen[files.matches.deletes[of_same_data]] = True
             chosen &= position
     return chosen
 
 
-def _owners(files: PlannedFiles) -> Ints:
-    """The data file of each match."""
-    return np.repeat(np.arange(len(files)), files.matches.counts)
-
-
 def _rows(files: PlannedFiles, chosen: Mask) -> Ints:
     """The data files to which a chosen delete file applies."""
-    return np.unique(_owners(files)[chosen[files.matches.deletes]])
+    return np.unique(files.matches.data_rows[chosen[files.matches.deletes]])
 
 
 def _groups(target: DmlTarget, files: PlannedFiles, chosen: Mask) -> list[list[FileTask]]:

@@ -414,7 +414,7 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
         starts = arrow(segment.numbers("start") + offset)
         shifted.append(segment.manifests.set_column(at, "start", starts).replace_schema_metadata(None))
         offset += int(segment.numbers("count").sum())
-    # A partition type that one segment knows is known for all.
+    # A partition type that is unknown in one segment may be known in another.
     types = [(key, text) for s in segments for key, text in s.types.items()]
     merged = dict(types) | {key: text for key, text in types if text != _UNKNOWN_TYPE}
     return Segment.in_memory(columns, pa.concat_tables(shifted), merged)

@@ -31,7 +31,7 @@ import pyarrow as pa
 from floeplan import arrow_compute as pc
 from floeplan.errors import CorruptMetadataError
 from floeplan.predicate.stats import Bound, ColumnStats, take, to_mask
-from floeplan.vectors import Ints, Mask, arrow, integers, offsets_of
+from floeplan.vectors import Ints, Mask, arrow, expand_runs, integers, offsets_of
 
 
 class DeleteKind(IntEnum):
@@ -84,12 +84,15 @@ class DeleteMatches(NamedTuple):
         """Number of delete files per data file."""
         return np.diff(self.offsets)
 
+    @property
+    def data_rows(self) -> Ints:
+        """The row of the data file of each of ``deletes``."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
     def take(self, rows: Ints) -> DeleteMatches:
         """The matches of some data files, in the order given."""
         counts = self.counts[rows]
-        offsets = offsets_of(counts)
-        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-        return DeleteMatches(offsets, self.deletes[np.repeat(self.offsets[:-1][rows], counts) + inside])
+        return DeleteMatches(offsets_of(counts), self.deletes[expand_runs(self.offsets[rows], counts)])
 
     @classmethod
     def none(cls, data_files: int) -> DeleteMatches:
@@ -158,9 +161,7 @@ def _by_partition(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, *, st
     start = np.searchsorted(sorted_key, data_code * width + oldest)
     end = np.searchsorted(sorted_key, (data_code + 1) * width)
     counts = end - start
-    data_rows = np.repeat(np.arange(len(counts)), counts)
-    within = np.arange(len(data_rows)) - (np.cumsum(counts) - counts)[data_rows]
-    return data_rows, rows[order[start[data_rows] + within]]
+    return np.repeat(np.arange(len(counts)), counts), rows[order[expand_runs(start, counts)]]
 
 
 def _by_path(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, misplaced: bool) -> _Pairs:

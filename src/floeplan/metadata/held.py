@@ -41,7 +41,7 @@ from floeplan.metadata.manifests.stats import concat_stats, file_stats, grouped_
 from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.predicate.ir import Column, IrExpr
 from floeplan.predicate.stats import ColumnStats, StatsTable, Tri
-from floeplan.vectors import Ints
+from floeplan.vectors import Ints, expand_runs
 
 _MISSES, _MOST_COUNTED = 8, 1024
 _NEARBY = 32
@@ -104,8 +104,7 @@ class _Held:
             start = int(first[0])
             table = self.entries.table.slice(start, int(count.sum()))
             return EntriesTable(table, self.entries.partition_types, Slice(self.entries, start, self.decoded))
-        before = np.cumsum(count) - count
-        return self.entries.take(np.repeat(first - before, count) + np.arange(int(count.sum())))
+        return self.entries.take(expand_runs(first, count))
 
 
 class EntriesMemory:

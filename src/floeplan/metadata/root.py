@@ -133,7 +133,7 @@ class RootHeader:
 
 
 def open_root(location: str, metadata: TableMetadata, io: FileIO | None = None) -> RootManifest | MetadataTree:
-    """Open the root of a metadata tree, or a root manifest of this layout; the footer tells which it is."""
+    """Open the root of a metadata tree, or a root manifest of this layout; the footer shows which it is."""
     file = _open(location, io)
     if HEADER_KEY in (file.metadata.metadata or {}):
         return RootManifest(location, io, file)

@@ -144,7 +144,9 @@ class EvaluatedFiles(NamedTuple):
     def residuals(self, predicate: IrExpr) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
         """The distinct residuals, and the index of the residual that each file needs.
 
-        The pattern of unproven conjuncts becomes one number per file, one bit per conjunct, ``_BITS`` at a time.
+        The unproven conjuncts of a file are a number with one bit per conjunct: of ``a AND b``, 0 is TRUE (both are
+        proven), 1 is ``a``, 2 is ``b`` and 3 is both. With many conjuncts, ``_BITS`` are added at a time, and the
+        numbers so far are replaced by indexes of ``patterns``.
         """
         operands = conjuncts(predicate)
         codes = np.zeros(len(self.proven), dtype=np.intp)

@@ -181,7 +181,7 @@ def required_checks(
 def removed_entry_hints(
     planned: PlannedFiles, removed_data: Collection[str], removed_deletes: Collection[DeleteFileId]
 ) -> EntriesTable | None:
-    """What a plan knows of removed files, for ``SnapshotChange.removed_entries``."""
+    """The entries of removed files that a plan has, for ``SnapshotChange.removed_entries``."""
     paths = [removed_data, {file.path for file in removed_deletes}]
     tables = []
     for entries, removed in zip((planned.entries, planned.deletes), paths, strict=True):

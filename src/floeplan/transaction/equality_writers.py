@@ -160,9 +160,9 @@ def warn_of_late_deletes(
     data, applied = files.take(rows), matches.take(rows)
     sources = source_types(head.metadata.schema(), head.metadata.schemas)
     meant = match(data, deletes.everywhere(late), head.union, sources)
-    data_row, delete = np.repeat(np.arange(len(data)), meant.counts), late[meant.deletes]
+    data_row, delete = meant.data_rows, late[meant.deletes]
     path = deletes.entries.path.dictionary_encode().indices.to_numpy()
-    known = np.repeat(np.arange(len(data)), applied.counts) * len(path) + path[applied.deletes]
+    known = applied.data_rows * len(path) + path[applied.deletes]
     applies = np.isin(data_row * len(path) + path[delete], known)
     missing = delete[~applies & (deletes.entries.spec_id[delete] != data.spec_id[data_row])]
     count = len(np.unique(path[missing]))

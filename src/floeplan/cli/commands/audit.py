@@ -253,7 +253,7 @@ def draw_candidates(result: AdviceResult) -> RenderableType:
     if not result.candidates:
         none = "no candidate reduces what the runs read" if result.runs else "no scan reports of this table"
         return Group(*parts, Text(none))
-    table = common.header_table("", "kind", "by", ">reads", ">of now", ">opens", ">of now", ">rewrites", "sure")
+    table = common.header_table("", "kind", "by", ">reads", ">of now", ">opens", ">of now", ">rewrites", "confidence")
     for column in table.columns:
         column.no_wrap = column.header != "by"
     shown = 0

@@ -70,20 +70,20 @@ SetOption = Annotated[
     list[str],
     typer.Option(
         "--set",
-        metavar="COLUMN=EXPR",
+        metavar="c=expr",
         help="A column and its new value; repeatable.",
         autocompletion=completion.assignments,
     ),
 ]
 SourceOption = Annotated[
-    str, typer.Option("--source", metavar="PATH|TABLE", help="A Parquet file, a folder of them, or namespace.name.")
+    str, typer.Option("--source", metavar="SOURCE", help="A Parquet file, a folder of them, or namespace.name.")
 ]
 OnOption = Annotated[
     str,
     typer.Option("--on", metavar="EXPR", help="A condition over target.… and source.… columns, or a common column."),
 ]
 MatchedUpdateOption = Annotated[
-    str | None, typer.Option("--when-matched-update", metavar="c=expr,…|*", help="Update matched rows.")
+    str | None, typer.Option("--when-matched-update", metavar="SET|*", help="Update matched rows: c=expr,… or *.")
 ]
 MatchedDeleteOption = Annotated[
     str | None,
@@ -95,14 +95,14 @@ MatchedDeleteOption = Annotated[
 ]
 InsertOption = Annotated[
     str | None,
-    typer.Option("--when-not-matched-insert", metavar="c=expr,…|*", help="Insert source rows without a match."),
+    typer.Option("--when-not-matched-insert", metavar="SET|*", help="Insert unmatched source rows: c=expr,… or *."),
 ]
 BySourceUpdateOption = Annotated[
     str | None,
     typer.Option(
         "--when-not-matched-by-source-update",
-        metavar="c=expr,…",
-        help="(…-by-source-update) Update target rows without a match.",
+        metavar="SET",
+        help="Update unmatched target rows: c=expr,…",
     ),
 ]
 BySourceDeleteOption = Annotated[
@@ -110,7 +110,7 @@ BySourceDeleteOption = Annotated[
     typer.Option(
         "--when-not-matched-by-source-delete",
         metavar="COND",
-        help="(…-by-source-delete) Delete target rows without a match that satisfy a condition; TRUE for all.",
+        help="Delete unmatched target rows that satisfy a condition; TRUE for all.",
     ),
 ]
 StatementArgument = Annotated[

@@ -101,7 +101,7 @@ def _sizes(result: Inspection) -> RenderableType:
 
 
 def _snapshots(result: Inspection) -> RenderableType:
-    drawn = common.header_table("snapshot", "committed", "operation", "changes")
+    drawn = common.header_table("snapshot", "committed (UTC)", "operation", "changes")
     changes = ("added-data-files", "deleted-data-files", "added-delete-files")
     names = {ref["snapshot_id"]: name for name, ref in result.refs.items()}
     for snapshot in result.snapshots[:MOST_SNAPSHOTS]:
@@ -241,7 +241,7 @@ def draw_tree(summary: TreeSummary) -> RenderableType:
         "snapshot": "none, the table is empty" if summary.snapshot_id is None else str(summary.snapshot_id),
         "entries": f"{counted(summary.entries, 'file')}, {counted(summary.vectors, 'deletion vector')}",
         "leaves": counted(len(summary.leaves), "manifest"),
-        "not held": "; ".join(summary.lost) or "nothing",
+        "omitted": "; ".join(summary.lost) or "nothing",
     }
     title = Text(f"{summary.root}  {human_bytes(summary.bytes)}", style="bold")
     return Group(title, *(Text(f"  {label:<11}{value}") for label, value in lines.items()))
@@ -254,7 +254,7 @@ def draw_manifests(summary: ManifestsSummary) -> RenderableType:
         "format": str(summary.format_version),
         "entries": counted(summary.entries, "file"),
         "manifests": f"{len(summary.manifests):,}",
-        "not held": "; ".join(summary.lost) or "nothing",
+        "omitted": "; ".join(summary.lost) or "nothing",
     }
     title = Text(f"{summary.manifest_list}  {human_bytes(summary.bytes)}", style="bold")
     return Group(title, *(Text(f"  {label:<11}{value}") for label, value in lines.items()))

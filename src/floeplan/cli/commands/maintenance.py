@@ -1,4 +1,4 @@
-"""``floeplan expire``, ``remove-orphans``, ``rewrite-manifests``, ``upgrade-format`` and ``doctor``."""
+"""``expire``, ``remove-orphans``, ``rewrite-manifests``, ``rewrite-deletes``, ``upgrade-format`` and ``doctor``."""
 
 from __future__ import annotations
 

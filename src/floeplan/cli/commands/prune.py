@@ -12,7 +12,7 @@ from rich.text import Text
 
 from floeplan.cli import common
 from floeplan.errors import InvalidOptionError
-from floeplan.text import counted, human_bytes
+from floeplan.text import counted, human_bytes, percent
 
 if TYPE_CHECKING:
     from floeplan.parquet.prune.result import PruneResult
@@ -164,8 +164,8 @@ def _counts(answer: Answer) -> Iterator[Text]:
     """Render kept row groups, pages and rows, and the bytes fetched."""
 
     def line(what: str, kept: int, total: int, remark: str = "") -> Text:
-        share = 100 * kept / max(total, 1)
-        return Text(f"  {what:<11}{kept:>14,} of {total:,}  {share:.2f} %{'  ' + remark if remark else ''}")
+        parts = (f"  {what:<11}{kept:>14,} of {total:,}", percent(kept, total), remark)
+        return Text("  ".join(filter(None, parts)))
 
     pruned, proven = answer.prune, answer.prune.proven.row_count
     yield line("row groups", len(pruned.row_groups), pruned.row_groups_total)
@@ -176,6 +176,5 @@ def _counts(answer: Answer) -> Iterator[Text]:
         yield line("matched", answer.read.table.num_rows, pruned.rows_total)
     cost = answer.read or pruned
     requests = f"{counted(cost.requests, 'request')}, {counted(cost.round_trips, 'round trip')}"
-    share = 100 * cost.bytes_read / max(answer.file_bytes, 1)
     size = f"{human_bytes(cost.bytes_read):>14} of {human_bytes(answer.file_bytes)}"
-    yield Text(f"  {'bytes read':<11}{size}  {share:.2f} %  {requests}")
+    yield Text(f"  {'bytes read':<11}{size}  {percent(cost.bytes_read, answer.file_bytes)}  {requests}")

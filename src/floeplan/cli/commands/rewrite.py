@@ -259,8 +259,9 @@ def upgrade_spec(
 ) -> None:
     """Move files to another partition spec, by metadata alone where possible.
 
-    Bounds must prove the partition of such a file; others are rewritten. With --where, only files whose rows all match
-    are moved, e.g. old days that are folded into months.
+    A file is moved by metadata if its bounds prove its partition; others are
+    rewritten. --where moves only files in which all rows match, e.g. old days
+    that are folded into months.
 
     floeplan upgrade-spec db.events --dry-run
     """

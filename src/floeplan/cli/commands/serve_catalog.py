@@ -224,7 +224,7 @@ def explain_plan(
 
 
 def draw_plan(plan: RecordedPlan) -> RenderableType:
-    """Render who asked for what, how much was kept on each level, and why no more was dropped."""
+    """Render the caller, the query, what each level kept, and why no more was dropped."""
     record = plan.record
     own, server = record.get("floeplan") or {}, record["server"]
     facts = common.key_value_table()

@@ -149,7 +149,7 @@ def draw_snapshots(result: Snapshots) -> RenderableType:
     """Render one line per snapshot."""
     if not result.snapshots:
         return Text(f"{result.table} has no snapshots")
-    drawn = common.header_table("snapshot", "committed", "operation", "changes")
+    drawn = common.header_table("snapshot", "committed (UTC)", "operation", "changes")
     for one in result.snapshots:
         label = Text(f"{one['snapshot_id']}{' *' if one['current'] else ''}")
         label.append("".join(f" {name}" for name in one["refs"]), style="green")

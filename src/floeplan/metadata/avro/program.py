@@ -402,7 +402,7 @@ class _Compiler:
 
 
 _PLAIN = frozenset({"int", "long", "boolean", "float", "double", "string", "bytes"})
-"""Types that a name alone tells."""
+"""Types whose name is their whole schema."""
 
 _SCALARS: Mapping[str, tuple[Op, Kind]] = {
     "int": (Op.VARINT, Kind.INT),

@@ -33,7 +33,7 @@ from floeplan.metadata.avro.program import Fields, Items, Present, Scalar, compi
 from floeplan.metadata.files import read_file
 from floeplan.metadata.manifests.values import as_text
 from floeplan.text import parse_count
-from floeplan.vectors import Ints, Mask, all_set, arrow, offsets_of
+from floeplan.vectors import Ints, Mask, all_set, arrow, expand_runs, offsets_of
 
 DATA, DELETES = 0, 1
 """Content of a manifest."""
@@ -106,10 +106,9 @@ class Summaries:
     def take(self, rows: Ints) -> Summaries:
         """Those of these manifests, in their order."""
         counts = np.diff(self.offsets)[rows]
-        offsets = offsets_of(counts)
-        at = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
+        at = expand_runs(self.offsets[rows], counts)
         lower, upper = (pc.take(bounds, arrow(at)) for bounds in (self.lower, self.upper))
-        return Summaries(offsets, self.contains_null[at], self.contains_nan[at], lower, upper)
+        return Summaries(offsets_of(counts), self.contains_null[at], self.contains_nan[at], lower, upper)
 
 
 class LiveCounts(NamedTuple):

@@ -306,7 +306,7 @@ def _check_manifests(
     if truncated.any():
         at = int(np.argmax(truncated))
         path = str(manifests.path[int(rows[at])].as_py())
-        expected = f"the manifest list says it has {counted(int(recorded[at]), 'byte')}, and more files or rows"
+        expected = f"the manifest list records {counted(int(recorded[at]), 'byte')}, and more files or rows"
         raise corrupt(path, int(sizes[at]), f"the file ends here, {expected}")
 
 

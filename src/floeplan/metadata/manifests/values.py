@@ -222,7 +222,7 @@ class _Packed:
 def as_text(raw: pa.Array) -> pa.Array:
     """``large_binary`` as ``large_string`` over the same memory; bytes that are not UTF-8 raise ``ArrowInvalid``.
 
-    ASCII needs no validation, and the largest byte tells whether all is ASCII.
+    ASCII needs no validation, and the largest byte shows whether all is ASCII.
     """
     text = pa.Array.from_buffers(pa.large_string(), len(raw), raw.buffers(), raw.null_count, raw.offset)
     if len(raw) and _offsets_and_data(raw)[1].max(initial=0) > _LAST_ASCII:

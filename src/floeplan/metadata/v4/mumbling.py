@@ -73,7 +73,7 @@ def decode_positions(data: bytes) -> Ints:
         rest = rest[size:]
     positions = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
     if len(positions) != cardinality or (np.diff(positions) <= 0).any() or len(rest):
-        raise ValueError(f"the header says {cardinality} positions, and the containers contradict it")
+        raise ValueError(f"the header states {cardinality} positions, and the containers have others")
     return positions
 
 

@@ -97,7 +97,7 @@ class MetadataTree:
             )
 
     def check(self, metadata: TableMetadata, snapshot_id: int | None) -> None:
-        """Refuse a root that says it belongs to another table or snapshot; roots of other writers say nothing."""
+        """Refuse a root of another table or snapshot; roots of other writers do not record theirs."""
         stored = (self._root.properties.get(key.encode()) for key in (ids.TABLE_KEY, ids.SNAPSHOT_KEY))
         table, snapshot = (None if text is None else text.decode(errors="replace") for text in stored)
         expected = str(metadata.table_uuid), str(snapshot_id)
@@ -200,7 +200,7 @@ class MetadataTree:
         wanted = [path for path in paths if path not in empty]
 
         def load(leaf: ManifestFile) -> Rows | None:
-            # Nearly always no file has a vector; the column of offsets tells it for a few bytes.
+            # Nearly always no file has a vector, which the column of offsets shows for a few bytes.
             if vectors and (leaf.is_null(has_vector) or not leaf.read([has_vector]).valid(has_vector).any()):
                 return None
             return leaf.read(wanted).resolved(self.types.location)

@@ -283,7 +283,7 @@ def manifest_bytes(rows: pa.Table, properties: Mapping[str, str], options: Manif
 
 
 def root_properties(metadata: TableMetadata, snapshot_id: int | None) -> dict[str, str]:
-    """What the footer of a root says of itself."""
+    """The properties in the footer of a root."""
     return {
         "schema-id": str(metadata.current_schema_id),
         ids.PROFILE_KEY: ids.PROFILE,

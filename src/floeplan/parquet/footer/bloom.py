@@ -223,7 +223,7 @@ def header_sizes(encoded: bytes) -> tuple[int, int]:
         fields, end = read_struct(encoded, 0, None, "bloom filter", "")
     except CorruptFileError:
         return 0, 0
-    size = fields.get(1)
+    size = fields.get(1)  # BloomFilterHeader: 1 numBytes, 2 algorithm, 3 hash, 4 compression, each a union
     standard = all(fields.get(number) == {1: {}} for number in (2, 3, 4))
     return (end, size) if standard and isinstance(size, int) and 0 < size < 1 << 31 else (0, 0)
 

@@ -42,19 +42,31 @@ FOOTER_CACHE_FILES = 4096
 _KNOWN_SCHEMAS: dict[tuple[bytes | None, ...], FileColumns] = {}
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
+_UNCOUNTED = 100
+"""Bytes of a dictionary page's header, at most, which old versions of parquet-mr do not count."""
+# PageType DATA_PAGE and DATA_PAGE_V2; Encoding PLAIN_DICTIONARY and RLE_DICTIONARY.
+_DATA_PAGE_TYPES = (0, 3)
+_DICTIONARY_ENCODINGS = (2, 8)
+# The fields that are decoded, by their ids in parquet.thrift (``thrift.read_struct`` explains shapes).
+# FileMetaData: 2 schema, 3 num_rows, 4 row_groups, 5 key_value_metadata, 6 created_by, 7 column_orders,
+# 8 encryption_algorithm. KeyValue: 1 key, 2 value. ColumnOrder is a union. RowGroup: 1 columns, 3 num_rows.
 _FILE_SHAPE: Final[Any] = {2: ..., 3: SCALAR, 4: ..., 5: ..., 6: SCALAR, 7: ..., 8: SCALAR}
 _PAIR_SHAPE: Final[Any] = {1: SCALAR, 2: SCALAR}
 _ORDER_SHAPE: Final[Any] = {number: {1: SCALAR} for number in range(1, 9)}
 _ROW_GROUP_SHAPE: Final[Any] = {1: ..., 3: SCALAR}
-_DATA_PAGE_TYPES = (0, 3)
-_FORGOTTEN = 100
-_DICTIONARY_ENCODINGS = (2, 8)
+# Statistics: 1 max, 2 min (both deprecated), 3 null_count, 5 max_value, 6 min_value, 7 is_max_value_exact,
+# 8 is_min_value_exact.
 _STATISTICS_SHAPE: Final[Any] = dict.fromkeys((1, 2, 3, 5, 6, 7, 8), SCALAR)
+# ColumnMetaData: 1 type, 2 encodings, 4 codec, 5 num_values, 6 total_uncompressed_size, 7 total_compressed_size,
+# 9 data_page_offset, 11 dictionary_page_offset, 12 statistics, 13 encoding_stats (1 page_type, 2 encoding, 3 count),
+# 14 bloom_filter_offset, 15 bloom_filter_length.
 _METADATA_SHAPE: Final[Any] = {
     **dict.fromkeys((1, 4, 5, 6, 7, 9, 11, 14, 15), SCALAR),
     12: _STATISTICS_SHAPE,
     13: dict.fromkeys((1, 2, 3), SCALAR),
 }
+# ColumnChunk: 1 file_path, 3 meta_data, 4 offset_index_offset, 5 offset_index_length, 6 column_index_offset,
+# 7 column_index_length, 8 crypto_metadata.
 CHUNK_SHAPE: Final[Any] = {**dict.fromkeys((1, 4, 5, 6, 7, 8), SCALAR), 3: _METADATA_SHAPE}
 """The fields of Parquet's ColumnChunk that are decoded."""
 LOCATION_SHAPE: Final[Any] = {1: SCALAR, 8: SCALAR, 3: {2: None, **dict.fromkeys((1, 4, 6, 7, 9, 11), SCALAR)}}
@@ -301,13 +313,13 @@ class ParquetFooter:
         return b"".join((MAGIC, self._encoded, len(self._encoded).to_bytes(4, "little"), MAGIC))
 
     def chunk_sizes(self, chunks: ColumnChunks) -> Ints:
-        """The bytes to fetch of each chunk; more than stated where the writer forgot some of them."""
+        """The bytes to fetch of each chunk; more than recorded where the writer did not count all of them."""
         # parquet-mr before 1.2.9 did not count the header of the dictionary page (PARQUET-816): decoders stop by
         # themselves after the last value.
         writer = re.match(r"parquet-mr(?: version (\d+)\.(\d+)\.(\d+))?", self.created_by)
         if writer is None or tuple(int(part or 0) for part in writer.groups()) >= (1, 2, 9):
             return chunks.total_compressed_size
-        return np.minimum(chunks.total_compressed_size + _FORGOTTEN, np.maximum(self.footer_start - chunks.start, 0))
+        return np.minimum(chunks.total_compressed_size + _UNCOUNTED, np.maximum(self.footer_start - chunks.start, 0))
 
     def chunk_location(self, leaf: LeafColumn, row_group: int) -> ChunkLocation:
         """The byte range of one column chunk, without decoding its statistics and indexes."""

@@ -46,6 +46,8 @@ from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats
 from floeplan.vectors import Ints, Mask
 
+# By their ids in parquet.thrift. OffsetIndex: 1 page_locations (1 offset, 2 compressed_page_size, 3 first_row_index).
+# ColumnIndex: 1 null_pages, 2 min_values, 3 max_values, 5 null_counts.
 _OFFSET_SHAPE = {1: dict.fromkeys((1, 2, 3), SCALAR)}
 _COLUMN_SHAPE = {1: None, 2: None, 3: None, 5: None}
 

@@ -68,6 +68,8 @@ class SchemaNode(NamedTuple):
         return [node.leaf for node in self.walk() if node.leaf is not None]
 
 
+# SchemaElement in parquet.thrift: 1 type, 2 type_length, 3 repetition_type, 4 name, 5 num_children, 6 converted_type,
+# 7 scale, 8 precision, 9 field_id, 10 logicalType, a union whose members have up to two fields.
 _DETAILS_SHAPE = {1: SCALAR, 2: dict.fromkeys((1, 2, 3), SCALAR)}
 ELEMENT_SHAPE = dict.fromkeys(range(1, 10), SCALAR) | {10: dict.fromkeys(range(1, 32), _DETAILS_SHAPE)}
 

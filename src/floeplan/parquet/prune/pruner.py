@@ -116,7 +116,7 @@ class Pruner:
         return pruning
 
     def row_group_stats(self, footer: ParquetFooter, without_nan: frozenset[int] = frozenset()) -> StatsTable:
-        """What the footer knows of the predicate's columns in each row group."""
+        """The footer's statistics of the predicate's columns, for each row group."""
         binding = self._bind(footer)
         leaves = {field: footer.leaves[position] for field, position in binding.leaf_positions.items()}
         return _row_group_stats(footer, binding, columns(binding.compiled.predicate), leaves, without_nan)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from floeplan.errors import UnsupportedError
-from floeplan.vectors import Mask
+from floeplan.vectors import Mask, expand_runs
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
@@ -206,8 +206,7 @@ class RowSelection:
 
     def to_rows(self) -> Rows:
         """Every selected row number; takes memory proportional to the rows."""
-        ranks = np.cumsum(self.counts) - self.counts
-        return np.asarray(np.arange(self.row_count) + np.repeat(self.starts - ranks, self.counts))
+        return expand_runs(self.starts, self.counts)
 
     def to_mask(self, total: int) -> Mask:
         """One flag for each of ``total`` rows; the selection must lie within them."""

@@ -260,8 +260,7 @@ def unreadable_deletes(deletes: ScanDeletes, matches: DeleteMatches) -> Mask:
     formats = deletes.entries.array("file_format")
     unreadable = deletes.entries.valid("key_metadata")
     unreadable |= ~to_mask(pc.is_in(formats, value_set=pa.array(_READABLE_DELETES, formats.type)))
-    data_rows = np.repeat(np.arange(len(matches.counts)), matches.counts)
-    return np.bincount(data_rows[unreadable[matches.deletes]], minlength=len(matches.counts)) > 0
+    return np.bincount(matches.data_rows[unreadable[matches.deletes]], minlength=len(matches.counts)) > 0
 
 
 def candidate_reasons(
@@ -275,10 +274,9 @@ def candidate_reasons(
     """The reasons for which each file is a candidate; none for a file that is already well-sized."""
     size, rows = entries.ints("file_size_in_bytes"), entries.record_count
     # The fraction of the rows of each file that its file-scoped deletes remove.
-    data_rows = np.repeat(np.arange(len(entries)), matches.counts)
     scoped = np.isin(deletes.kinds[matches.deletes], (DeleteKind.POSITION_FILE, DeleteKind.VECTOR))
     records = deletes.entries.record_count[matches.deletes[scoped]]
-    deleted = np.bincount(data_rows[scoped], records, minlength=len(entries))
+    deleted = np.bincount(matches.data_rows[scoped], records, minlength=len(entries))
     delete_ratio = np.minimum(deleted, rows) / np.maximum(rows, 1)
     holds = {
         Reason.TOO_SMALL: size < sizes.smallest,

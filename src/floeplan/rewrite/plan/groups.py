@@ -24,7 +24,7 @@ from floeplan.partition.key import PartitionKey, group_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.candidates import ENOUGH_ALONE, FileSizes, OutputPartitions, Reason, ReasonBits
 from floeplan.rewrite.plan.options import JobOrder, RewriteOptions
-from floeplan.vectors import Ints, Mask, arrow, integers, offsets_of
+from floeplan.vectors import Ints, Mask, arrow, expand_runs, integers, offsets_of
 
 MAX_UNPROVEN_BYTES = 4 * 1024**3
 """Maximum bytes of a group whose output partitions are computed from its rows."""
@@ -61,10 +61,8 @@ class Groups:
     def select(self, chosen: npt.NDArray[np.integer]) -> Groups:
         """Some groups, in the given order."""
         counts = self.counts[chosen]
-        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-        rows = self.rows[np.repeat(self.offsets[:-1][chosen], counts) + inside]
-        return Groups(rows, offsets, tuple(self.keys[i] for i in chosen.tolist()))
+        rows = self.rows[expand_runs(self.offsets[chosen], counts)]
+        return Groups(rows, offsets_of(counts), tuple(self.keys[i] for i in chosen.tolist()))
 
 
 def pack(

@@ -238,7 +238,7 @@ class RewriteDataFilesPlanner:
         return [*shown, PlanWarning("more", f"{more} more warnings omitted", {"warnings": more})]
 
     def _unsupported_properties(self) -> Iterator[PlanWarning]:
-        """What the table asks of new files and this rewrite does not do."""
+        """Table properties for new files that this rewrite does not apply."""
         metadata = self.target.metadata
         text = other_format(metadata.properties, self.target.schema)
         if text is not None:

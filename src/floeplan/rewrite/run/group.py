@@ -31,7 +31,7 @@ from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.model import GroupRanges
 from floeplan.rewrite.strategies.base import Strategy
 from floeplan.scan.file_rows import FileRows
-from floeplan.vectors import Ints
+from floeplan.vectors import Ints, expand_runs
 from floeplan.write.data_files import FileTask
 from floeplan.write.metrics import remove_written_files
 from floeplan.write.partitioning import FilePartition
@@ -215,15 +215,17 @@ class PositionMap:
         else:
             run = np.searchsorted(self.first, numbers, side="right") - 1
             offset = self.offset[run] + numbers - self.first[run]
-        offset = np.sort(offset)
-        # Offsets to positions per new file.
-        ends = np.cumsum(self.target_rows)
-        cuts = np.searchsorted(offset, ends)
-        begins = np.concatenate(([0], cuts[:-1]))
-        return {
-            self.targets[i]: offset[begins[i] : cuts[i]] - (ends[i] - self.target_rows[i])
-            for i in np.flatnonzero(cuts > begins).tolist()
-        }
+        return positions_in_files(np.sort(offset), self.targets, self.target_rows)
+
+
+def positions_in_files(offsets: Ints, targets: Sequence[str], rows: Ints) -> dict[str, Ints]:
+    """Sorted offsets in the rows of new files, one file after the other, as positions in each file that has some."""
+    ends = np.cumsum(rows)
+    cuts = np.searchsorted(offsets, ends)
+    begins = np.concatenate(([0], cuts[:-1]))
+    return {
+        targets[i]: offsets[begins[i] : cuts[i]] - (ends[i] - rows[i]) for i in np.flatnonzero(cuts > begins).tolist()
+    }
 
 
 def _unpickled(
@@ -312,9 +314,7 @@ class PositionMapBuilder:
             if len(start) == len(written):
                 offsets[start] = written
             else:
-                lengths = count.astype(np.int64)
-                before = np.cumsum(lengths) - lengths
-                offsets[np.repeat(start.astype(np.int64) - before, lengths) + np.arange(len(written))] = written
+                offsets[expand_runs(start.astype(np.int64), count.astype(np.int64))] = written
             done += len(written)
             self._written[at] = _NO_RUNS
         return offsets

@@ -26,7 +26,7 @@ from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.files import writing
-from floeplan.rewrite.run.group import PositionMapBuilder
+from floeplan.rewrite.run.group import PositionMapBuilder, positions_in_files
 from floeplan.vectors import Ints
 
 MAP_SUFFIX = ".rowmap"
@@ -113,14 +113,7 @@ class MapFile:
         positions, run = positions[run >= 0], run[run >= 0]
         inside = positions - starts[run]
         read = inside < counts[run]
-        offset = np.sort(offsets[run[read]] + inside[read])
-        ends = np.cumsum(self.target_rows)
-        cuts = np.searchsorted(offset, ends)
-        begins = np.concatenate(([0], cuts[:-1]))
-        return {
-            self.targets[i]: offset[begins[i] : cuts[i]] - (ends[i] - self.target_rows[i])
-            for i in np.flatnonzero(cuts > begins).tolist()
-        }
+        return positions_in_files(np.sort(offsets[run[read]] + inside[read]), self.targets, self.target_rows)
 
     def _runs(self, io: FileIO, source: int) -> pa.Table:
         """The runs of one old file."""

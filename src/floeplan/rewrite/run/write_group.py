@@ -1,4 +1,4 @@
-"""Writing the rows of one group: decode, apply deletes, sort if the strategy says so, and split into files.
+"""Writing the rows of one group: decode, apply deletes, sort by the strategy's order, and split into files.
 
 The bytes of the old files are divided evenly over the expected number of new ones. The size of the first new file
 corrects that number: where rows take less space than before, because of a better codec or many deletes, they go to

@@ -126,7 +126,7 @@ class _Comparison:
                 right[key] = row, proven and right.get(key, (row, True))[1]
         wrong = {number for (number, _), (_, proven) in right.items() if not proven}
         # Recorded under an unpartitioned spec, a delete applies to other partitions of its own spec too.
-        beside, beside_rows = elsewhere.deletes, np.repeat(np.arange(len(data)), elsewhere.counts)
+        beside, beside_rows = elsewhere.deletes, elsewhere.data_rows
         own_spec = data.spec_id[beside_rows] == meant.entries.spec_id[beside]
         reached = set(beside[own_spec & (codes[beside_rows] != codes[len(data) + beside])].tolist())
         wrong |= {key[0] for key, (row, _) in right.items() if self._is_unpartitioned(data, row)} & reached
