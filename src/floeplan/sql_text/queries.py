@@ -114,21 +114,8 @@ class PlannedTable:
         if self.plan is None or self.schema is None:
             return _metadata_frame(spark, self.relation)
         from floeplan.spark.read.reader import read_plan_of
-        from floeplan.spark.types import spark_type, sql_type
 
-        read = read_plan_of(spark, self.plan).dataframe()
-        provided = {field.name for field in self.plan.schema.fields}
-        fields = self.schema.fields
-        if len(provided) == len(fields):
-            return read
-        return read.selectExpr(
-            *(
-                quoted(f.name)
-                if f.name in provided
-                else f"CAST(NULL AS {sql_type(spark_type(f.field_type, f.name))}) AS {quoted(f.name)}"
-                for f in fields
-            )
-        )
+        return read_plan_of(spark, self.plan).dataframe(self.schema)
 
 
 @dataclass(frozen=True)
