@@ -231,7 +231,7 @@ def select_texts(frame: DataFrame, texts: tuple[str, ...]) -> DataFrame:
 @lru_cache(maxsize=512)
 def _sequence(session: SparkSession, texts: tuple[str, ...]) -> JavaObject:
     """Texts as a Scala sequence."""
-    jvm: Any = session._jvm  # type: ignore[attr-defined]
+    jvm: Any = session._jvm
     return jvm.PythonUtils.toSeq([*texts])
 
 

@@ -335,9 +335,7 @@ def columns_of(plan: ScanPlan, schema: Schema) -> dict[str, str | Column]:
     """The columns of a schema by name, as SQL over the rows of a plan; null where the plan does not read the column."""
     provided = {field.name for field in plan.schema.fields}
     return {
-        f.name: quoted(f.name)
-        if f.name in provided
-        else f"CAST(NULL AS {sql_type(spark_type(f.field_type, f.name))})"
+        f.name: quoted(f.name) if f.name in provided else f"CAST(NULL AS {sql_type(spark_type(f.field_type, f.name))})"
         for f in schema.fields
     }
 
