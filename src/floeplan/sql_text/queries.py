@@ -313,8 +313,7 @@ def _with_metadata_columns(text: str, targets: Sequence[ScanTarget | None]) -> l
     """
     tokens = Cursor(text).tokens
     named = {token.text.lower() for token in tokens if is_name(token)}
-    uses_all = [token.text for token in tokens if is_word(token, "NATURAL", "PIVOT", "UNPIVOT")]
-    uses_all += [token.text for token in tokens if token.token_type is TokenType.PIPE_GT]
+    uses_all = [token.text for token in tokens if is_word(token, "NATURAL", "PIVOT", "UNPIVOT", "|>")]
     # A star after these stands for all columns, as in struct(*); others are products, or in count(*).
     uses_all += [
         star.text
