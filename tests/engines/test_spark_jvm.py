@@ -11,11 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from floeplan.spark.jvm import (
+    _sequence,
     class_name,
     elements,
     optimized_plan,
     plan_nodes,
     reads_clock,
+    select_texts,
     unscaled,
     with_settings,
     with_size,
@@ -49,6 +51,16 @@ def test_decimals_have_unscaled_values(spark: SparkSession) -> None:
     assert found is not None
     assert found.dtypes == [("a.b", "bigint"), ("c", "bigint"), ("d", "string")]
     assert [tuple(row) for row in found.collect()] == [(-105, None, "x")]
+
+
+def test_expressions_are_sent_to_the_jvm_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ``PythonUtils.toSeq`` each selection would send its expressions again, by ``selectExpr``."""
+    rows, texts = spark.range(2), ("id + 1 AS `a b`", "CAST(NULL AS INT) AS n")
+    monkeypatch.setattr(type(rows), "selectExpr", None)
+    for first in (0, 2):
+        found = select_texts(rows.where(f"id + {first} = 0"), texts)
+        assert [tuple(row) for row in found.collect()] == ([(1, None)] if first == 0 else [])
+    assert _sequence.cache_info().hits > 0
 
 
 def test_the_optimized_plan_has_nodes_expressions_and_an_estimate(spark: SparkSession) -> None:

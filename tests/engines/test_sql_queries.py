@@ -173,6 +173,8 @@ def test_metadata_columns_have_the_values_of_iceberg(
         "SELECT *, _file FROM {t}",
         "SELECT a.* FROM {t} a WHERE _pos = 0",
         "SELECT DISTINCT * FROM {t} ORDER BY _pos",
+        "SELECT struct(*) FROM {t} WHERE _pos = 0",
+        "FROM {t} |> WHERE _pos = 0",
     ):
         with pytest.raises(BadInputError, match="must list its columns"):
             fp.sql(text.format(t=events), spark=spark, catalog=local_catalog)

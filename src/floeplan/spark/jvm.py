@@ -6,6 +6,7 @@
   It needs the optimizer's size estimate (``optimized_plan``), which PySpark only prints (``explain(mode="cost")``).
 - ``with_size`` gives Spark the size and number of the rows it reads, by which it chooses and (with
   ``spark.sql.cbo.enabled``) orders joins; there is no public way to do so.
+- ``select_texts`` selects expressions that are sent to the JVM once, since PySpark makes a call for each.
 - ``unscaled`` sends decimals to Python tasks as integers. Spark makes a ``BigDecimal`` of each to write it to an Arrow
   vector, which takes 0.1 microseconds; its expression of unscaled values is no SQL function.
 - ``pushdown`` reads the filters and columns of each table from the optimized plan, unless the query ``reads_clock``.
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 JavaObject: TypeAlias = Any
 """A py4j proxy of an object in the JVM."""
@@ -215,6 +216,23 @@ def _scala_object(package: JavaObject, name: str) -> JavaObject:
 
 def _java_class(jvm: JavaObject, name: str) -> JavaObject:
     return jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+
+
+def select_texts(frame: DataFrame, texts: tuple[str, ...]) -> DataFrame:
+    """``selectExpr`` whose expressions are sent to the JVM once: a call for each takes longer than Spark's part."""
+    query: Any = getattr(frame, "_jdf", None)
+    try:
+        listed = _sequence(frame.sparkSession, texts)
+    except Exception:  # Spark Connect has no JVM; py4j raises many classes
+        return frame.selectExpr(*texts)
+    return type(frame)(query.selectExpr(listed), frame.sparkSession)
+
+
+@lru_cache(maxsize=512)
+def _sequence(session: SparkSession, texts: tuple[str, ...]) -> JavaObject:
+    """Texts as a Scala sequence."""
+    jvm: Any = session._jvm
+    return jvm.PythonUtils.toSeq([*texts])
 
 
 def reads_clock(frame: DataFrame) -> bool:

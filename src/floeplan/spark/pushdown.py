@@ -122,11 +122,15 @@ class _Found:
 
     def visit(self, node: JavaObject) -> None:
         """Collect from a plan, its subqueries included: a relation with the filter and the projection above it."""
-        projection = node if class_name(node) == "Project" else None
-        below = node if projection is None else self._only_child(projection)
-        filter_ = below if class_name(below) == "Filter" else None
-        relation = below if filter_ is None else self._only_child(filter_)
-        if class_name(relation) == "LogicalRelation":
+        projection = filter_ = None
+        relation, name = node, class_name(node)
+        if name == "Project":
+            projection, relation = relation, self._only_child(relation)
+            name = class_name(relation)
+        if name == "Filter":
+            filter_, relation = relation, self._only_child(relation)
+            name = class_name(relation)
+        if name == "LogicalRelation":
             self._use(relation, filter_, projection)
             return
         self._subqueries(relation)

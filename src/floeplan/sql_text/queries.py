@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -114,21 +113,8 @@ class PlannedTable:
         if self.plan is None or self.schema is None:
             return _metadata_frame(spark, self.relation)
         from floeplan.spark.read.reader import read_plan_of
-        from floeplan.spark.types import spark_type, sql_type
 
-        read = read_plan_of(spark, self.plan).dataframe()
-        provided = {field.name for field in self.plan.schema.fields}
-        fields = self.schema.fields
-        if len(provided) == len(fields):
-            return read
-        return read.selectExpr(
-            *(
-                quoted(f.name)
-                if f.name in provided
-                else f"CAST(NULL AS {sql_type(spark_type(f.field_type, f.name))}) AS {quoted(f.name)}"
-                for f in fields
-            )
-        )
+        return read_plan_of(spark, self.plan).dataframe(self.schema)
 
 
 @dataclass(frozen=True)
@@ -327,13 +313,17 @@ def _with_metadata_columns(text: str, targets: Sequence[ScanTarget | None]) -> l
     """
     tokens = Cursor(text).tokens
     named = {token.text.lower() for token in tokens if is_name(token)}
-    uses_all = [token.text for token in tokens if is_word(token, "NATURAL", "PIVOT", "UNPIVOT")]
-    # A star after these stands for all columns; others are products, or in count(*).
+    uses_all = [token.text for token in tokens if is_word(token, "NATURAL", "PIVOT", "UNPIVOT", "|>")]
+    # A star after these stands for all columns, as in struct(*); others are products, or in count(*).
     uses_all += [
         star.text
-        for before, star in pairwise(tokens)
+        for called, before, star in zip((None, *tokens), tokens, tokens[1:], strict=False)
         if star.token_type is TokenType.STAR
-        and (is_word(before, "SELECT", "DISTINCT", "ALL") or before.token_type in (TokenType.COMMA, TokenType.DOT))
+        and (
+            is_word(before, "SELECT", "DISTINCT", "ALL")
+            or before.token_type in (TokenType.COMMA, TokenType.DOT)
+            or (before.token_type is TokenType.L_PAREN and called is not None and not is_word(called, "COUNT"))
+        )
     ]
     schemas: list[Schema | None] = []
     for target in targets:

@@ -5,12 +5,10 @@ that a scalar subquery returns, tested with ``getbit`` on the row index. There i
 (file, row index) costs 5 times the CPU, a sort-merge join 12 times.
 
 The words of a file are a power of two, and start at a multiple of it, so the word of a row is ``start | row >> 6``.
-``|`` instead of ``+``, because Spark checks additions for overflow, which costs every row more. The length of the
-whole array is a power of two, too: it is part of the code that Spark compiles, which should rarely change.
+``|`` instead of ``+``, because Spark checks additions for overflow, which costs every row more.
 
-Fail-safe: a row without a row index, or with one beyond its file, is an error; it would be dropped silently otherwise.
-That is checked only for rows whose bit is not 0, and without reading the bit a second time: a second subquery would
-have to be analysed.
+Fail-safe: a row without a row index, or with one beyond the array, has no bit and is an error; it would be dropped
+silently otherwise.
 
 Equality deletes (joined in ``native``): the delete files are read by Spark as well and anti-joined on the key columns;
 null equals null, NaN equals NaN and -0.0 differs from 0.0, as Iceberg compares keys. A delete applies only to the data
@@ -79,24 +77,21 @@ def word_offsets(rows: Ints) -> Ints:
     return offsets
 
 
-def is_kept(words: Column, count: int, start: str, row: str) -> Column:
+def is_kept(words: Column, start: str, row: str) -> Column:
     """Whether a row is not deleted; ``start`` is the first word of its file and ``row`` its row index, both as SQL.
 
-    ``CASE`` instead of ``OR``: Spark orders the operands of ``OR`` by their hash, which covers the whole bitmap, and
-    evaluation costs 5 % more per row.
+    The test is short because the JVM compiles it for every query, a quarter of the CPU time of a short one. ``OR``
+    instead of ``coalesce`` would make Spark hash the whole bitmap, since it orders the operands of ``OR``.
     """
-    word = f"({start} | shiftright({row}, 6))"
-    bit = F.getbit(F.get(words, F.expr(f"CAST({word} AS INT)")), F.expr(f"CAST({row} & {WORD - 1} AS INT)"))
-    in_range = f"{word} >= 0 AND {word} < {count}"
-    deleted = F.expr(f"CASE WHEN {in_range} THEN FALSE ELSE CAST(raise_error('{_INVALID_ROW_INDEX}') AS BOOLEAN) END")
-    return F.when(~bit.cast("boolean"), True).otherwise(deleted)
+    word = F.get(words, F.expr(f"try_cast({start} | shiftright({row}, 6) AS INT)"))
+    is_deleted = F.getbit(word, F.expr(f"CAST({row} & {WORD - 1} AS INT)")).cast("boolean")
+    return F.coalesce(~is_deleted, F.expr(f"CAST(raise_error('{_INVALID_ROW_INDEX}') AS BOOLEAN)"))
 
 
 def not_deleted(spark: SparkSession, files: PlannedFiles, rows: Ints, table: Table, *, start: str, row: str) -> Column:
     """Whether a row of these files of a plan is not deleted; ``start`` and ``row`` are those of ``is_kept``."""
     ordered = rows[_largest_first(files.entries.record_count[rows])]
     scans = list(files.take(ordered))
-    length = int(_power_of_two(word_counts(files.entries.record_count[ordered]).sum()))
     # The size of all position deletes and deletion vectors of these files.
     matched = np.unique(files.matches.take(ordered).deletes)
     sizes = files.deletes.ints("content_size_in_bytes")
@@ -104,15 +99,15 @@ def not_deleted(spark: SparkSession, files: PlannedFiles, rows: Ints, table: Tab
     total_bytes = int(sizes[files.deletes.content[matched] == Content.POSITION_DELETES].sum())
     if total_bytes > SMALL_DELETES:
         # Not cached: the tasks read the delete files whenever the query runs, with the credentials of that time.
-        return is_kept(_bitmap_from_tasks(spark, scans, length, total_bytes, table), length, start, row)
+        return is_kept(_bitmap_from_tasks(spark, scans, total_bytes, table), start, row)
 
     def test() -> RowTest:
         """Test against a constant, read by this process."""
-        words = _bitmap(scans, io=table.io, table=table.metadata.table_uuid, length=length)
+        words = _bitmap(scans, io=table.io, table=table.metadata.table_uuid)
         type_ = pa.list_(pa.field("element", pa.int64(), nullable=False))
-        listed = pa.ListArray.from_arrays(pa.array([0, length], pa.int32()), pa.array(words), type=type_)
+        listed = pa.ListArray.from_arrays(pa.array([0, len(words)], pa.int32()), pa.array(words), type=type_)
         constant = spark.createDataFrame(pa.table({"words": listed})).scalar()
-        return RowTest(is_kept(constant, length, start, row), length * WORD // 8)
+        return RowTest(is_kept(constant, start, row), words.nbytes)
 
     names = (_key(table.metadata.table_uuid, scan) for scan in scans)
     return cached_row_test(spark, (start, row, *names), test).column
@@ -138,7 +133,7 @@ def cached_row_test(spark: SparkSession, name: Hashable, make: Callable[[], RowT
     return make()
 
 
-def _bitmap_from_tasks(spark: SparkSession, scans: list[FileScan], length: int, total: int, table: Table) -> Column:
+def _bitmap_from_tasks(spark: SparkSession, scans: list[FileScan], total: int, table: Table) -> Column:
     """The bitmap of files, with ``total`` bytes of delete files read by tasks."""
     ensure_package(spark)
     read = partial(_bitmap, io=table.io, table=table.metadata.table_uuid)
@@ -152,9 +147,7 @@ def _bitmap_from_tasks(spark: SparkSession, scans: list[FileScan], length: int, 
 
     frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(for_each_number(part_words), _WORDS)
     in_order = F.array_sort(F.collect_list(F.struct("part", "words")))
-    counts = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64))
-    rest = F.array_repeat(F.lit(0).cast("long"), length - int(counts.sum()))
-    return frame.select(F.concat(F.flatten(F.transform(in_order, lambda part: part["words"])), rest)).scalar()
+    return frame.select(F.flatten(F.transform(in_order, lambda part: part["words"]))).scalar()
 
 
 def _power_of_two(numbers: Ints) -> Ints:
@@ -166,13 +159,13 @@ def _largest_first(rows: Ints) -> Ints:
     return np.argsort(-word_counts(rows), kind="stable")
 
 
-def _bitmap(scans: Sequence[FileScan], *, io: FileIO, table: UUID, length: int = 0) -> Ints:
-    """The bitmaps of files, concatenated and padded with zeros to a length."""
+def _bitmap(scans: Sequence[FileScan], *, io: FileIO, table: UUID) -> Ints:
+    """The bitmaps of files, concatenated."""
     reader = DeleteFileReader(io)
     reader.expect(delete for scan in scans for delete in scan.deletes if _key(table, scan) not in cached_bitmap.cache)
     counts = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64))
     ends = np.cumsum(counts)
-    words = np.zeros(max(length, int(counts.sum())), dtype=np.int64)
+    words = np.zeros(int(counts.sum()), dtype=np.int64)
     buffer = np.empty(int(counts.max(initial=0)) * WORD, dtype=np.bool_)
 
     def file_bitmap(scan: FileScan, deleted: Mask) -> Ints:

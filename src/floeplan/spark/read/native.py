@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType, NestedField
 from pyspark.sql import Column, DataFrame
@@ -37,10 +38,11 @@ from floeplan.predicate.build import field_ids
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.plan import ScanPlan
+from floeplan.spark.jvm import select_texts
 from floeplan.spark.read.columns import FIELD_ID, ROW_INDEX, NameHistory, ReadColumn, walk
 from floeplan.spark.read.deletes import MAX_WORDS, START_BITS, not_deleted, word_counts, word_offsets
 from floeplan.spark.read.file_log import TAG, can_read_logs, process_folder, read_logged, read_named
-from floeplan.spark.types import default_size, quoted, spark_sql, spark_type
+from floeplan.spark.types import default_size, quoted, spark_sql, spark_type, sql_type
 from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
@@ -148,8 +150,8 @@ class NativeReading:
             return self._constants
         return dict.fromkeys(self._constants, joined)
 
-    def frame(self, branch: Branch) -> DataFrame:
-        """The matching rows of a branch, with the columns of the plan."""
+    def frame(self, branch: Branch, schema: Schema | None = None) -> DataFrame:
+        """The matching rows of a branch in the columns of a schema, by default the plan's; see ``columns_of``."""
         files = self.plan.files
         columns = {
             field.field_id: ReadColumn.of(field, self.history, default=field.field_id not in branch.constants)
@@ -172,15 +174,17 @@ class NativeReading:
         start, index = f"{self.history.prefix}start", f"{self.history.prefix}row"
         if branch.positional and is_filtered:
             selected |= {start: branch.start, index: self._row_index}
-        rows = _select(rows, selected)
+        result = columns_of(self.plan, schema or self.plan.schema)
+        if not is_filtered and not branch.equality:
+            return select(rows, {name: selected.get(name, value) for name, value in result.items()})
+        rows = select(rows, selected)
         if is_filtered:
             # Before the test of deletes, which costs more than most comparisons; Spark evaluates them in this order.
             matches = F.expr(spark_sql(self.plan.compiled.predicate))
             rows = rows.where(matches & self._not_deleted(branch, start, index) if branch.positional else matches)
         if branch.equality:
             rows = self._without_equality_deleted(rows, branch)
-        names = [field.name for field in self.plan.schema.fields]
-        return rows if list(selected) == names else rows.selectExpr(*map(quoted, names))
+        return rows if list(selected) == list(result) else select(rows, result)
 
     def _not_deleted(self, branch: Branch, start: str, row: str) -> Column:
         """Whether a row has no position delete; ``start`` and ``row`` are those of ``is_kept``."""
@@ -303,7 +307,7 @@ class NativeReading:
         schema = StructType([column.requested for column in columns])
         listed = read_logged(self.spark, schema, entries.path, sizes, np.arange(len(deletes)))
         keys_by_name = {f"{prefix}{column.field.field_id}": column.expression for column in columns}
-        listed = _select(listed, {**keys_by_name, f"{prefix}tag": _ORDINAL})
+        listed = select(listed, {**keys_by_name, f"{prefix}tag": _ORDINAL})
         # Plain equality is cheaper than <=>, and correct when the delete files have no null keys.
         no_nulls = all((entries.ints(f"null_count.{key}") == 0).all() for key in keys)
         matches = []
@@ -325,6 +329,15 @@ class NativeReading:
         if sizes.sum() <= BROADCAST_BYTES:
             listed = F.broadcast(listed)
         return rows.join(listed, reduce(and_, matches), "left_anti")
+
+
+def columns_of(plan: ScanPlan, schema: Schema) -> dict[str, str | Column]:
+    """The columns of a schema by name, as SQL over the rows of a plan; null where the plan does not read the column."""
+    provided = {field.name for field in plan.schema.fields}
+    return {
+        f.name: quoted(f.name) if f.name in provided else f"CAST(NULL AS {sql_type(spark_type(f.field_type, f.name))})"
+        for f in schema.fields
+    }
 
 
 def needed_fields(plan: ScanPlan) -> tuple[NestedField, ...]:
@@ -376,10 +389,10 @@ def _keys_of(files: PlannedFiles, delete: int) -> tuple[int, ...]:
     return tuple(files.deletes.table.column("equality_ids")[delete].as_py())
 
 
-def _select(rows: DataFrame, named: Mapping[str, str | Column]) -> DataFrame:
+def select(rows: DataFrame, named: Mapping[str, str | Column]) -> DataFrame:
     """Select columns; as SQL text where possible, since building a ``Column`` takes calls to the JVM."""
     if all(isinstance(value, str) for value in named.values()):
-        return rows.selectExpr(*(f"{value} AS {quoted(name)}" for name, value in named.items()))
+        return select_texts(rows, tuple(f"{value} AS {quoted(name)}" for name, value in named.items()))
     columns = {name: F.expr(value) if isinstance(value, str) else value for name, value in named.items()}
     return rows.select(*(column.alias(name) for name, column in columns.items()))
 

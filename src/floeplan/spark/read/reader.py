@@ -32,7 +32,7 @@ from floeplan.scan.model import FileScan, ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.scan.read import PlanReader
 from floeplan.spark.planning import SparkPlanning
-from floeplan.spark.read.native import Branch, NativeReading
+from floeplan.spark.read.native import Branch, NativeReading, columns_of, select
 from floeplan.spark.read.reader_choice import FIELD_ID_CONF, ReaderChoice, choose_readers
 from floeplan.spark.types import spark_schema, to_spark_arrow
 from floeplan.tasks.shipping import ensure_package
@@ -84,22 +84,25 @@ class ReadPlan:
         warnings.warn("ReadPlan.route is now ReadPlan.choice", DeprecationWarning, stacklevel=2)
         return self.choice
 
-    def dataframe(self) -> DataFrame:
-        """The matching rows; nothing is read yet."""
-        schema = spark_schema(self.plan.schema)
+    def dataframe(self, schema: Schema | None = None) -> DataFrame:
+        """The matching rows; nothing is read yet.
+
+        With a schema the rows have its columns instead of the plan's; those that the plan does not read are null.
+        """
         frames = []
         if self.branches:
             self.spark.conf.set(FIELD_ID_CONF, "true")
             native = NativeReading(self.spark, self.plan)
-            frames += [native.frame(branch) for branch in self.branches]
+            frames += [native.frame(branch, schema) for branch in self.branches]
         if len(self.choice.arrow):
             shares = share_files(self.plan, self.choice.arrow)
             reading = FileReading.of(self.plan)
             task = for_each_number(lambda number: reading.batches(shares[number]))
             ensure_package(self.spark)
-            frames.append(self.spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, schema))
+            rows = self.spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, spark_schema(self.plan.schema))
+            frames.append(rows if schema is None else select(rows, columns_of(self.plan, schema)))
         if not frames:
-            return self.spark.createDataFrame([], schema)
+            return self.spark.createDataFrame([], spark_schema(schema or self.plan.schema))
         return reduce(lambda left, right: left.unionAll(right), frames)
 
     def count(self) -> int:
