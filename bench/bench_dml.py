@@ -3,12 +3,12 @@
 Evolved tables of formats 2 and 3, merge-on-read, one session, all checks enabled. Each run works on its own fork of the
 table, so that all contenders change the same rows. Contenders alternate, in changing order, and the best run of each
 counts. CPU seconds of all processes, and wall seconds. The bar is 0.2 for DELETE and MERGE and 1.0 for appends; for CPU
-time alone, it is 0.4 for UPDATE, whose floor is reading its columns with PyArrow, and 0.7 for appends by tasks, whose
-floor is sending the rows to the tasks, which encode them with PyArrow into memory, neither sorted nor divided.
+time alone, it is 0.4 for UPDATE, whose floor is decompressing its columns, and 0.7 for appends by tasks, whose floor is
+sending the rows to the tasks, which encode them into memory, neither sorted nor divided.
 
 A larger table follows, with keys for a tenth of its rows: MERGE, whose bar is 0.5 for CPU time and whose floor is
-reading its columns, and UPDATE, once each. That of format 3 is the table of format 2, upgraded. After each case Spark
-reads both forks and verifies that they have the same rows. The last cases commit to a table with thousands of
+decompressing its columns, and UPDATE, once each. That of format 3 is the table of format 2, upgraded. After each case
+Spark reads both forks and verifies that they have the same rows. The last cases commit to a table with thousands of
 manifests.
 """
 
@@ -32,10 +32,10 @@ from bench.dml_contenders import (
     IN_TASKS,
     Case,
     appends,
+    decompression,
     deletes,
     many_manifests,
     merge,
-    reading,
     send_to_tasks,
     update,
 )
@@ -104,10 +104,10 @@ class _Bench:
                 shown = self._compared(case, table.metadata_location, name, same_rows=True, turns=turns)
                 peer = shown[0]["peer"]
                 if case.columns_read:
-                    floor = reading(table, case.columns_read)
-                    shown.append(_row(f"{name}, reading its columns with PyArrow (floor)", METRICS[0], floor, peer))
+                    floor = decompression(table, case.columns_read)
+                    shown.append(_row(f"{name}, decompressing its columns (floor)", METRICS[0], floor, peer))
                 if case.name.endswith(IN_TASKS):
-                    for what, encode in (("without writing", False), ("encoded by PyArrow alone (floor)", True)):
+                    for what, encode in (("without writing", False), ("encoded into memory (floor)", True)):
                         taken = min(self._sending(table, encode) for _ in range(turns))
                         shown.append(_row(f"{name}, {what}", METRICS[0], taken, peer))
                 found += shown

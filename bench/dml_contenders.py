@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 import floeplan as fp
+from bench.compressed_pages import compressed_pages
 from floeplan.dml.commit import DmlResult
+from floeplan.parquet.pages.zstd import Decompressor
 from floeplan.spark.distribution import distributed
 from floeplan.spark.jvm import is_small, with_settings
 from floeplan.spark.write import BATCHES, flag_wide_rows, with_unscaled_decimals, without_flag
 from floeplan.tasks.runner import LOCAL_BYTES
 from floeplan.write.data_files import coalesce_batches
+from floeplan.write.parquet_file import encoded_file, high_cardinality_columns
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ IN_TASKS = "a DataFrame in tasks"
 class Case:
     """A change; ``statement`` names the table as ``{table}``, and the bar may be for CPU time alone.
 
-    ``columns_read`` are those that a change of rows in every page keeps or compares: reading them is its floor.
+    ``columns_read`` are those that a change of rows in every page keeps or compares: decompressing them is its floor.
     """
 
     name: str
@@ -64,7 +65,7 @@ def deletes(spark: SparkSession, rows: int) -> list[Case]:
 
 
 def update(spark: SparkSession) -> Case:
-    """New values for 1 % of all rows, some in every page: columns that are not replaced are decoded in whole files."""
+    """New values for 1 % of all rows, some in every page: all pages of columns that are not replaced are needed."""
     return Case(
         "UPDATE 1 % by value",
         UPDATE_BAR,
@@ -75,13 +76,16 @@ def update(spark: SparkSession) -> Case:
     )
 
 
-def reading(table: Table, columns: Sequence[str]) -> float:
-    """CPU seconds in which PyArrow decodes some columns of all files."""
-    paths = table.inspect.data_files().column("file_path").to_pylist()
-    started = time.process_time()
-    for path in paths:
-        pq.read_table(path.removeprefix("file://"), columns=list(columns))
-    return time.process_time() - started
+def decompression(table: Table, columns: Sequence[str]) -> float:
+    """CPU seconds in which Zstandard alone decompresses all pages of some columns, which are in memory."""
+    taken, decompressor = 0.0, Decompressor()
+    for path in table.inspect.data_files().column("file_path").to_pylist():
+        pages = [(page, size) for column, page, size in compressed_pages(path) if column in columns]
+        started = time.process_time()
+        for page, size in pages:
+            decompressor.decompress(page, size)
+        taken += time.process_time() - started
+    return taken
 
 
 def merge(spark: SparkSession, path: str, keys: int, *, at_size: bool = False) -> Case:
@@ -131,19 +135,18 @@ def appends(spark: SparkSession, path: str, rows: int) -> list[Case]:
 
 
 def send_to_tasks(spark: SparkSession, table: Table, *, encode: bool) -> None:
-    """The rows of an append in tasks, distributed by partition and sent to tasks that only count or encode them."""
+    """The rows of an append in tasks, distributed by partition and sent to tasks that only count or encode them.
+
+    They are encoded with the table's options into memory, neither sorted nor divided, and without metrics.
+    """
 
     def receive(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = 0
-        with ExitStack() as opened:
-            writer = None
-            for part in coalesce_batches(without_flag(batches)):
-                rows += part.num_rows
-                if encode:
-                    writer = writer or opened.enter_context(
-                        pq.ParquetWriter(pa.BufferOutputStream(), part.schema, compression="zstd")
-                    )
-                    writer.write_table(part)
+        rows, plain = 0, None
+        for part in coalesce_batches(without_flag(batches)):
+            rows += part.num_rows
+            if encode:
+                plain = high_cardinality_columns(part) if plain is None else plain
+                encoded_file(part, target.options, plain)
         yield pa.RecordBatch.from_arrays([pa.array([rows])], names=["rows"])
 
     frame = spark.table("new_rows")

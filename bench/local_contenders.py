@@ -160,25 +160,14 @@ def decompression(tables: dict[str, str], endpoint: str | None) -> Answer:
     from concurrent.futures import ThreadPoolExecutor
 
     import floeplan as fp
-    from floeplan.parquet.footer.footer import read_footer
-    from floeplan.parquet.footer.thrift import integer
-    from floeplan.parquet.pages.data_pages import page_header
+    from bench.compressed_pages import compressed_pages
     from floeplan.parquet.pages.zstd import Decompressor
-    from floeplan.parquet.source import open_source
 
     files: list[dict[str, list[tuple[memoryview, int]]]] = []
     for file in fp.plan_scan(tables["clean"]).files:
-        source = open_source(file.path)
-        footer = read_footer(source)
         columns: dict[str, list[tuple[memoryview, int]]] = {}
-        for leaf in footer.leaves:
-            for group in range(footer.num_row_groups):
-                place = footer.chunk_location(leaf, group)
-                chunk, at = source.read_ranges([(place.start, place.size)])[0], 0
-                while at < len(chunk):
-                    header, start = page_header(chunk, at)
-                    at = start + integer(header, 3)
-                    columns.setdefault(leaf.path[0], []).append((chunk[start:at], integer(header, 2)))
+        for column, page, size in compressed_pages(file.path):
+            columns.setdefault(column, []).append((page, size))
         files.append(columns)
 
     def answer(query: Query) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.typedef import Identifier
 
 import floeplan as fp
 from floeplan.errors import BadInputError, FloeplanError, TypeMismatchError, UnknownColumnError, UnknownFileError
@@ -51,6 +53,34 @@ def test_rows_in_any_wrapping(wrapping: str, table: Table) -> None:
     result = fp.append(table, WRAPPINGS[wrapping](events(300, 310)))
     assert (result.operation, result.rows_inserted, result.data_files_removed) == ("append", 10, 0)
     assert ids(table) == list(range(310))
+
+
+def test_a_table_is_loaded_once_before_its_rows_are_written(table: Table, tmp_path: Path) -> None:
+    class Counting(SqlCatalog):
+        loads = 0
+
+        def load_table(self, identifier: str | Identifier) -> Table:
+            Counting.loads += 1
+            return super().load_table(identifier)
+
+    opened = Counting("local", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+
+    def loaded_before_rows(given: Table | str) -> int:
+        found = list[int]()
+
+        def rows() -> Iterator[pa.Table]:
+            found.append(Counting.loads)
+            yield events(300, 301)
+
+        Counting.loads = 0
+        fp.append(given, rows(), catalog=opened)
+        return found[0]
+
+    assert loaded_before_rows("db.events") == 1
+    stale = opened.load_table("db.events")
+    fp.append(table, events(301, 302))
+    assert loaded_before_rows(stale) == 1, "a table that was loaded earlier is refreshed"
+    assert ids(stale) == sorted([*range(301), 300, 301])
 
 
 def test_new_files_take_the_default_spec_and_one_manifest(table: Table) -> None:

@@ -18,7 +18,7 @@ from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.thrift import I32, STRUCT, encode_struct
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read import decoder, reader
-from floeplan.parquet.read.reader import LONGEST_GAP, read_row_groups, read_selected, selects_every_page
+from floeplan.parquet.read.reader import LONGEST_GAP, read_row_groups, read_selected, selects_most_pages
 from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, Range
 from tests.support.parquet.files import shown
 
@@ -57,23 +57,32 @@ def written(table: pa.Table) -> bytes:
 FILE = written(TABLE)
 SOME = RowSelection.from_mask(NUMBERS % 20 != 7)
 """One row in twenty is not wanted: every page has wanted rows."""
+FEW = ROWS // 16
+"""The longest gap whose pages are read with the others."""
 
 
 def kept(selection: RowSelection) -> bool:
-    return selects_every_page(read_footer(BytesSource(FILE)), selection)
+    return selects_most_pages(read_footer(BytesSource(FILE)), selection)
 
 
-def test_row_groups_are_read_whole_when_no_page_could_be_left_out() -> None:
+def test_row_groups_are_read_whole_when_few_pages_could_be_left_out() -> None:
     assert kept(RowSelection.all_rows(ROWS))
     assert kept(SOME)
     assert kept(RowSelection.from_runs([GROUP], [GROUP])), "whole row groups that are not wanted at all do not count"
-    assert kept(RowSelection.from_runs([0, 100 + LONGEST_GAP], [100, ROWS - 100 - LONGEST_GAP]))
+    assert kept(RowSelection.from_runs([0, 100 + FEW], [100, ROWS - 100 - FEW]))
+    assert kept(RowSelection.from_rows(NUMBERS[:: LONGEST_GAP + 1])), "no gap may cover a page"
 
 
-def test_pages_are_read_when_some_can_be_left_out() -> None:
-    assert not kept(RowSelection.from_runs([0, 101 + LONGEST_GAP], [100, ROWS - 101 - LONGEST_GAP]))
-    assert not kept(RowSelection.from_runs([0], [ROWS - LONGEST_GAP - 1]))
+def test_one_long_gap_between_scattered_rows_does_not_lead_to_reading_pages() -> None:
+    rows = NUMBERS[::100]
+    assert kept(RowSelection.from_rows(rows[(rows < 8000) | (rows > 8000 + LONGEST_GAP)]))
+
+
+def test_pages_are_read_when_enough_can_be_left_out() -> None:
+    assert not kept(RowSelection.from_runs([0, 101 + FEW], [100, ROWS - 101 - FEW]))
+    assert not kept(RowSelection.from_runs([0], [ROWS - FEW - 1]))
     assert not kept(RowSelection.from_runs([LONGEST_GAP + 1], [GROUP]))
+    assert not kept(RowSelection.from_rows(NUMBERS[:: LONGEST_GAP + 2]))
     assert not kept(RowSelection.none())
 
 

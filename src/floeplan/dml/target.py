@@ -97,7 +97,8 @@ def resolve(
     """Load the newest table and resolve branch, mode and isolation level."""
     found = load_table(table, catalog)
     require_writable(found)
-    found = refreshed(found)
+    if isinstance(table, Table):  # one that is loaded by its name is the newest
+        found = refreshed(found)
     name = branch or MAIN_BRANCH
     ref = found.metadata.refs.get(name)
     if ref is None and name != MAIN_BRANCH:

@@ -20,7 +20,7 @@ from floeplan.parquet.read.reader import (
     REMOTE_ROUND_TRIP_BYTES,
     read_row_groups,
     read_selected,
-    selects_every_page,
+    selects_most_pages,
 )
 from floeplan.parquet.source import (
     ByteSource,
@@ -54,13 +54,13 @@ class ParquetFile(StoredFile):
         self, field_ids: Sequence[int] | None, selection: RowSelection, *, keep_dictionaries: bool = False
     ) -> pa.Table:
         """The selected rows: by page where that skips some, else by row group."""
-        if field_ids and selects_every_page(self.footer, selection):
+        if field_ids and selects_most_pages(self.footer, selection):
             return read_row_groups(self.source, self.footer, field_ids, selection, keep_dictionaries=keep_dictionaries)
         return read_selected(self.source, self.footer, field_ids, selection)
 
     def read_kept(self, field_ids: Sequence[int] | None, selection: RowSelection, kept: Mask) -> pa.Table:
         """Those of the selected rows whose flag is set; the others are not decoded where all pages are read."""
-        if field_ids and selects_every_page(self.footer, selection):
+        if field_ids and selects_most_pages(self.footer, selection):
             return read_row_groups(self.source, self.footer, field_ids, selection, kept=kept)
         return super().read_kept(field_ids, selection, kept)
 
@@ -87,7 +87,7 @@ class ParquetFile(StoredFile):
         """Fetch these fields with the next read, if all pages of the row groups are read."""
         if isinstance(self.source, PrefetchingSource):
             return True
-        if not self.footer.has_field_ids or not selects_every_page(self.footer, selection):
+        if not self.footer.has_field_ids or not selects_most_pages(self.footer, selection):
             return False
         groups = np.flatnonzero(selection.overlaps(self.first_rows, self.row_group_rows))
         chunks = [self.footer.chunks(leaf) for one in field_ids for leaf in self.footer.leaves_of_column(one)]
