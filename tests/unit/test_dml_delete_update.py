@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,7 @@ from floeplan.errors import (
     UnknownSnapshotError,
     UnsupportedError,
 )
-from floeplan.formats.files import ParquetFile
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import typed_columns_of
 from floeplan.scan.model import ScanOptions
@@ -67,33 +65,6 @@ def snapshots(table: Table) -> int:
 
 def files_on_disk(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.suffix in (".parquet", ".puffin", ".avro")}
-
-
-@pytest.mark.parametrize("assigned", [{"v": "0.5"}, {"v": "v + id"}, {"ts": "NULL", "v": "NULL"}])
-def test_columns_of_the_condition_are_decoded_once(
-    assigned: dict[str, str], table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fp.delete(table, "id IN (3, 150)", mode=MERGE)
-    before, decoded = rows(table), list[tuple[str, int]]()
-    read = ParquetFile.read
-
-    def recorded(self: ParquetFile, ids: Sequence[int], selection: RowSelection, **options: bool) -> pa.Table:
-        decoded.extend((self.path, field_id) for field_id in ids)
-        return read(self, ids, selection, **options)
-
-    monkeypatch.setattr(ParquetFile, "read", recorded)
-    assert fp.update(table, assigned, "id % 7 = 3 AND ts IS NOT NULL", mode=MERGE).rows_updated == 41
-    assert len(decoded) == len(set(decoded)), "each column of a file at most once"
-    monkeypatch.undo()
-    after = rows(table)
-    assert after.keys() == before.keys()
-    for number, row in before.items():
-        new: dict[str, Any] = {}
-        if number % 7 == 3:
-            new = {"v": None, "ts": None} if "ts" in assigned else {"v": 0.5}
-            if assigned["v"] == "v + id":
-                new = {"v": None if row["v"] is None else row["v"] + number}
-        assert after[number] == row | new
 
 
 @pytest.mark.parametrize("mode", MODES)

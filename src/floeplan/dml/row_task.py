@@ -1,8 +1,7 @@
 """Changing the rows of data files: one task, on a Spark executor or in this process.
 
 For each file, the task reads the columns the decision needs, for the rows that the plan kept and no delete removes, and
-decides which rows change. It reads the other columns only for files with a changed row, and only for changed rows if
-the others need not be written again:
+decides which rows change. It reads the other columns only for files with a changed row:
 
 - merge-on-read: the changed rows become position deletes or a deletion vector, their new values new rows;
 - copy-on-write: the remaining rows and the new values are written again, and the file is removed.
@@ -24,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import PrimitiveType
 from pyroaring import BitMap64
 
 from floeplan.dml.assign import Assignments, top_fields
@@ -199,7 +197,7 @@ class _Run:
         self.whole = FullRowReader(task.target, self.files, layouts=self.layouts)
         self.deletes = PositionDeleteCollector(task.target, self.files)
         self.columns = cache(partial(top_fields, task.table.schemas[0]))
-        self.to_update = cache(self._reader_of_updated)
+        self.to_update = cache(self._without_replaced)
         self.result = RowTaskResult()
 
     def run(self) -> RowTaskResult:
@@ -240,7 +238,7 @@ class _Run:
         else:
             self.result.referenced.append(task.file.path)
             self.deletes.add(task.file, task.entry, changes.positions)
-        yield from self._updated(task, opened, changes, planned)
+        yield from self._updated(task, opened, changes)
 
     def _survivors(self, task: FileTask, opened: OpenFile, gone: RowSelection) -> Iterator[pa.Table]:
         """The live rows that stay, row group by row group."""
@@ -251,37 +249,20 @@ class _Run:
             if part:
                 yield self.whole.read(task, opened, part)
 
-    def _updated(
-        self, task: FileTask, opened: OpenFile, changes: RowChanges, planned: PlannedRows
-    ) -> Iterator[pa.Table]:
+    def _updated(self, task: FileTask, opened: OpenFile, changes: RowChanges) -> Iterator[pa.Table]:
         """The updated rows, with their new values."""
-        decided = self.task.decision.fields(task.file)
         for number, assignments in enumerate(self.task.decision.clauses):
             mine = changes.clause == number
             if assignments is None or not mine.any():
                 continue
-            reader, names = self.to_update(number, decided)
-            positions = changes.positions[mine]
-            rows = reader.read(task, opened, RowSelection.from_rows(positions))
-            if names:  # a change applies to a row that no delete removes, so that the reader has returned all of them
-                numbers = pa.array(planned.selection.rank(positions))
-                for name in names:
-                    rows = rows.append_column(name, planned.rows.column(name).take(numbers))
-                rows = rows.select([name for name in self.whole.arrow_schema.names if name in rows.schema.names])
+            rows = self.to_update(number).read(task, opened, RowSelection.from_rows(changes.positions[mine]))
             source = None if changes.source is None else changes.source[mine]
             resolve = self.task.decision.resolver(rows, self.whole.schema, source)
             yield mark_updated(assignments.update(rows, resolve, self.whole.arrow_schema))
 
-    def _reader_of_updated(self, clause: int, decided: frozenset[int]) -> tuple[FullRowReader, list[str]]:
-        """Reads the columns of updated rows that the decision has not read; also the names of those that it has.
-
-        Columns that are replaced and that no expression reads are not needed.
-        """
+    def _without_replaced(self, clause: int) -> FullRowReader:
+        """Reads the columns of updated rows, without those that are replaced and that no expression reads."""
         assignments = self.task.decision.clauses[clause]
         assert assignments is not None, "only updating clauses read rows"
-        kept = assignments.kept_fields(self.whole.schema)
-        held = [f for f in self.columns(decided).fields if isinstance(f.field_type, PrimitiveType) and f in kept]
-        if held and len(held) == len(kept):
-            held.pop()  # columns cannot be appended to a table without any
-        others = Schema(*(field for field in kept if field not in held))
-        return FullRowReader(self.task.target, self.files, others, self.layouts), [field.name for field in held]
+        kept = Schema(*assignments.kept_fields(self.whole.schema))
+        return FullRowReader(self.task.target, self.files, kept, self.layouts)
