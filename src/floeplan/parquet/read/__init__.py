@@ -12,6 +12,7 @@ Modules in reading order:
 - ``reader``: ``read`` (prune, read, filter), ``read_selected``, and ``read_row_groups`` for whole row groups.
 - ``projection``: columns by name, path or field id, as leaves; merging of nested columns from their leaves.
 - ``pages``: fetching single pages, and decoding them as in-memory Parquet files.
+- ``buffers``: memory of decoded columns, which later reads use again.
 - ``decoder``: decoding whole row groups: flat columns with a kernel of ``pages``, all others with pyarrow.
 
 ``scan``, ``write`` and packages above may import it; it imports ``prune``, ``footer`` and ``pages`` of

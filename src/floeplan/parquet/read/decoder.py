@@ -41,6 +41,7 @@ from floeplan.parquet.footer.logical_types import Kind, Physical
 from floeplan.parquet.footer.schema import FileColumns, SchemaNode
 from floeplan.parquet.pages import zstd
 from floeplan.parquet.pages.data_pages import NOT_COMPRESSED, UNSUPPORTED_PAGE, ZSTD, PageCodec, split_dictionary
+from floeplan.parquet.read.buffers import Room, pool
 from floeplan.parquet.read.pages import WORTH_THREADS, FieldLayout, read_arrow_field
 from floeplan.parquet.source import ByteSource, LocalSource, Range, corrupt, missing_file
 from floeplan.vectors import Bytes, Ints, Mask, validity_bitmap
@@ -59,6 +60,8 @@ _WORTH_KEEPING = 2 / 3
 """A text buffer that is filled less than this is copied to a smaller one."""
 _MOST_REUSED = 1 << 23
 """Bytes that a thread keeps to read the next column chunk into."""
+_WORTH_POOLING = 1 << 16
+"""Bytes from which a buffer is taken from the pool."""
 _SPARE = 16
 """The kernel copies short values in blocks of this many bytes, where both buffers have that many left."""
 _Column: TypeAlias = tuple[pa.Field, pa.ChunkedArray]
@@ -254,6 +257,24 @@ def _thread_memory(length: int) -> memoryview:
     return kept[:length]
 
 
+def _allocated(size: int) -> Room | _Buffer:
+    """Memory for a buffer; of the pool, where that saves more time than it takes."""
+    room = pool().room(size) if size >= _WORTH_POOLING else None
+    return room or _Buffer(pa.allocate_buffer(size, memory_pool=_POOL))
+
+
+class _Buffer:
+    """Memory from Arrow, as ``Room``."""
+
+    def __init__(self, memory: pa.Buffer) -> None:
+        self._memory = memory
+        self.bytes: Bytes = np.frombuffer(memory, dtype=np.uint8)
+
+    def buffer(self, start: int, size: int) -> pa.Buffer:
+        """A part of it."""
+        return self._memory.slice(start, size)
+
+
 class ValueCounts(NamedTuple):
     """Values of a column of text, the last one null, and the number of rows that have each."""
 
@@ -351,19 +372,20 @@ class _Chunk:
         if kind == _kernel.TEXT:
             return self._text(type_)
         width = 4 if kind == _kernel.INDEXES else type_.bit_width // 8
-        out = pa.allocate_buffer(_kernel.HEADROOM + width * self._count, memory_pool=_POOL)
+        out = _allocated(_kernel.HEADROOM + width * self._count)
+        values = out.buffer(_kernel.HEADROOM, width * self._count)
         if kind == _kernel.INDEXES:
-            bitmap, nulls, _ = self._decode(kind, out, self._dictionary, self._entry_ends[0])
-            found = pa.Array.from_buffers(pa.int32(), self._count, [bitmap, out.slice(_kernel.HEADROOM)], nulls)
+            bitmap, nulls, _ = self._decode(kind, out.bytes, self._dictionary, self._entry_ends[0])
+            found = pa.Array.from_buffers(pa.int32(), self._count, [bitmap, values], nulls)
             return pa.DictionaryArray.from_arrays(found, self._entry_text, safe=False)
-        bitmap, nulls, _ = self._decode(kind, out, self._dictionary, _NO_ENTRIES)
-        return pa.Array.from_buffers(type_, self._count, [bitmap, out.slice(_kernel.HEADROOM)], nulls)
+        bitmap, nulls, _ = self._decode(kind, out.bytes, self._dictionary, _NO_ENTRIES)
+        return pa.Array.from_buffers(type_, self._count, [bitmap, values], nulls)
 
     def counts(self) -> tuple[pa.Array, Ints]:
         """The entries of the dictionary, then null, and how many rows have each."""
         ends, entries = self._entry_ends
         found = np.zeros(_kernel.HEADROOM // 8 + len(ends), dtype=np.int64)
-        self._decode(_kernel.COUNTS, found, entries, ends)
+        self._decode(_kernel.COUNTS, found.view(np.uint8), entries, ends)
         return pa.concat_arrays([self._entry_text, pa.nulls(1, pa.string())]), found[_kernel.HEADROOM // 8 :]
 
     def _text(self, type_: pa.DataType) -> pa.Array:
@@ -372,14 +394,14 @@ class _Chunk:
         most = self._size + longest * self._count
         if most > max(_MOST_TEXT, 2 * self._size):
             raise ValueError("text that may be much longer than it is stored")
-        offsets = pa.allocate_buffer(_kernel.HEADROOM + 8 * (self._count + 1), memory_pool=_POOL)
-        room = pa.allocate_buffer(most + _SPARE, resizable=True, memory_pool=_POOL)
-        bitmap, nulls, written = self._decode(_kernel.TEXT, offsets, entries, ends, room)
-        if written < _WORTH_KEEPING * most:  # shrinking copies; untouched pages of memory are free
-            room.resize(written, shrink_to_fit=True)
-        return pa.Array.from_buffers(
-            type_, self._count, [bitmap, offsets.slice(_kernel.HEADROOM), room.slice(0, written)], nulls
-        )
+        offsets, text = _allocated(_kernel.HEADROOM + 8 * (self._count + 1)), _allocated(most + _SPARE)
+        bitmap, nulls, written = self._decode(_kernel.TEXT, offsets.bytes, entries, ends, text.bytes)
+        if written < _WORTH_KEEPING * most:
+            smaller = _allocated(written)
+            smaller.bytes[:written] = text.bytes[:written]
+            text = smaller
+        buffers = [bitmap, offsets.buffer(_kernel.HEADROOM, 8 * (self._count + 1)), text.buffer(0, written)]
+        return pa.Array.from_buffers(type_, self._count, buffers, nulls)
 
     @cached_property
     def _entry_ends(self) -> tuple[Ints, Bytes]:
@@ -395,7 +417,7 @@ class _Chunk:
         return pa.Array.from_buffers(pa.string(), self._entries, buffers, 0)
 
     def _decode(
-        self, kind: int, out: pa.Buffer | Ints, dictionary: Bytes, ends: Ints, text: pa.Buffer | None = None
+        self, kind: int, out: Bytes, dictionary: Bytes, ends: Ints, text: Bytes | None = None
     ) -> tuple[pa.Buffer | None, int, int]:
         """Fill the buffers; returns the validity bitmap, the number of nulls, and the bytes of text."""
         valid = np.empty(self._count, dtype=np.bool_)
@@ -409,8 +431,8 @@ class _Chunk:
             self._kept,
             dictionary,
             ends,
-            np.frombuffer(out, dtype=np.uint8),
-            _NOTHING if text is None else np.frombuffer(text, dtype=np.uint8),
+            out,
+            _NOTHING if text is None else text,
             valid.view(np.uint8),
         )
         bitmap, count = validity_bitmap(valid) if nulls else (None, 0)
