@@ -127,7 +127,9 @@ class _Held:
         if len(rows) and (first[1:] == first[:-1] + count[:-1]).all():
             start = int(first[0])
             table = self.entries.table.slice(start, int(count.sum()))
-            return EntriesTable(table, self.entries.partition_types, Slice(self.entries, start, self.decoded, self.repeated.remember))
+            return EntriesTable(
+                table, self.entries.partition_types, Slice(self.entries, start, self.decoded, self.repeated.remember)
+            )
         before = np.cumsum(count) - count
         return self.entries.take(np.repeat(first - before, count) + np.arange(int(count.sum())))
 
