@@ -89,7 +89,8 @@ _ProjectionKey: TypeAlias = tuple[str, str, tuple[int, ...], tuple[str, ...] | N
 _BinderKey: TypeAlias = tuple[str, str, tuple[int, ...], bool]
 _Page: TypeAlias = tuple[bytes, bytes]
 """The JSON of scan tasks and of delete files."""
-_Key, _Kept = TypeVar("_Key"), TypeVar("_Kept")
+_Key = TypeVar("_Key")
+_Kept = TypeVar("_Kept")
 _PlanKey: TypeAlias = tuple[str, str, int | None, tuple[int, ...], bool, str]
 
 
