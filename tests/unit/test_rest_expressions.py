@@ -586,3 +586,5 @@ def test_repeated_conjuncts_are_bound_once_and_counted() -> None:
     assert compiled(eq("id", 6), binder).predicate != first.predicate
     with pytest.raises(BadInputError, match="more than 1 predicates"):
         compile_filter({"type": "and", "left": eq("id", 5), "right": eq("id", 5)}, binder, FilterLimits(leaves=1))
+    with pytest.raises(BadInputError, match="where a predicate is expected"):
+        compiled({"type": ["eq"], "term": "id", "value": 5}, binder)

@@ -231,7 +231,8 @@ class _Compiler:
     def conjunct(self, node: Json, negated: bool) -> tuple[IrExpr, str]:
         """A conjunct, and its JSON as its client can read it back."""
         known, written = self.binder.known, None
-        if not negated and isinstance(node, dict) and node.get("type") in _REPEATED:
+        kind = node.get("type") if isinstance(node, dict) and not negated else None
+        if isinstance(kind, str) and kind in _REPEATED:
             written = _compact(node)
             found = known.get(written)
             if found is not None:
