@@ -383,3 +383,18 @@ def test_the_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_directory() == tmp_path / ".cache" / "floeplan"
+
+
+def test_a_list_that_is_read_again_and_again_is_looked_up_once(manifests: ManifestListTable, tmp_path: Path) -> None:
+    cache = EntriesCache(tmp_path / "cache")
+    check(cache, manifests, ONE, [3, 5, 7, 9])
+    segment = next(iter(cache._segments.values()))
+    for _ in range(6):
+        check(cache, manifests, ONE, [9, 3])
+    located = segment._located
+    assert located is not None
+    assert located.at is not None
+    assert (located.at >= 0).nonzero()[0].tolist() == [3, 5, 7, 9]
+    other = manifests.take(np.array([5, 4, 3]))
+    for _ in range(2):
+        check(cache, other, ONE, [2, 0, 1])

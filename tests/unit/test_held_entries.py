@@ -24,7 +24,7 @@ from floeplan.predicate.build import columns, or_
 from floeplan.predicate.ir import Cmp, CmpOp, Column, InList, IrExpr, IsNull
 from floeplan.predicate.stats import Bound, StatsTable, Tri
 from floeplan.schemas import fields_by_id
-from floeplan.snapshot.effects import Evaluation, Predicate
+from floeplan.snapshot.effects import Evaluation, LeafAnswers, Predicate
 from floeplan.snapshot.passes import evaluate_manifests
 from floeplan.snapshot.reader import SnapshotReader
 from tests.support.tables.archive import write_evolved_archive
@@ -132,6 +132,31 @@ def test_statistics_decoded_once_are_those_of_every_slice(snapshot: SnapshotRead
         fresh = EntriesTable(found.table.combine_chunks(), found.partition_types)
         same_stats(file_stats(found, columns_of(snapshot).values()), file_stats(fresh, columns_of(snapshot).values()))
         same_stats(partition_stats(found, snapshot.union.fields), partition_stats(fresh, snapshot.union.fields))
+
+
+def test_repeated_leaves_are_answered_once_for_every_slice(snapshot: SnapshotReader) -> None:
+    memory, wanted = EntriesMemory(Counted(), PLENTY), EntryColumns(stats=frozenset(columns_of(snapshot)))
+    read = partial(memory.of("key").read_entries, snapshot.manifests, snapshot.union, wanted)
+    read(rows=np.arange(12))
+    region = columns_of(snapshot)[2]
+    leaves = [*(IsNull(column) for column in columns_of(snapshot).values()), Cmp(region, CmpOp.EQ, "eu")]
+    for rows in ([3], [3, 4, 5], [0], [11], list(range(12)), [5, 4]):
+        found = read(rows=np.array(rows))
+        fresh = EntriesTable(found.table.combine_chunks(), found.partition_types)
+        for leaf in leaves:
+            predicate = Predicate(leaf, columns(leaf), snapshot.union)
+            mine, other = LeafAnswers(predicate, found), LeafAnswers(predicate, fresh)
+            for one, two in ((mine.by_partition, other.by_partition), (mine.by_bounds, other.by_bounds)):
+                known, expected = one(leaf), two(leaf)
+                np.testing.assert_array_equal(known.states(), expected.states())
+                np.testing.assert_array_equal(known.may_false, expected.may_false)
+                # A slice without the field cannot tell that IS NULL is never NULL.
+                assert (known.may_null <= expected.may_null).all()
+    part = read(rows=np.array([3])).slice_of
+    assert part is not None
+    kept = part.remember(leaves[-1], lambda: pytest.fail("it is known"))
+    assert kept is not None
+    assert len(kept[0].may_true) == len(part.whole)
 
 
 def same_stats(left: StatsTable, right: StatsTable) -> None:

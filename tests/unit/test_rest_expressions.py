@@ -570,3 +570,21 @@ def test_the_text_infinity_stays_what_it_is_in_other_columns() -> None:
     assert sent_back(filter_) == filter_
     with pytest.raises(TypeMismatchError):
         compiled({"type": "starts-with", "term": "x", "value": "Infinity"})
+
+
+def test_repeated_conjuncts_are_bound_once_and_counted() -> None:
+    binder, prefix = Binder((SCHEMA,)), {"type": "starts-with", "term": "s", "value": "ab"}
+    first = compiled(eq("id", 5), binder)
+    both = {"type": "and", "left": eq("id", 5), "right": prefix}
+    for _ in range(2):
+        again = compiled(both, binder)
+        assert conjuncts(again.predicate)[0] is first.predicate
+        fresh = compiled(both, Binder((SCHEMA,)))
+        assert again.predicate == fresh.predicate
+        assert again.residual_json(again.predicate) == fresh.residual_json(fresh.predicate)
+    assert compiled({"type": "not", "child": eq("id", 5)}, binder).predicate != first.predicate
+    assert compiled(eq("id", 6), binder).predicate != first.predicate
+    with pytest.raises(BadInputError, match="more than 1 predicates"):
+        compile_filter({"type": "and", "left": eq("id", 5), "right": eq("id", 5)}, binder, FilterLimits(leaves=1))
+    with pytest.raises(BadInputError, match="where a predicate is expected"):
+        compiled({"type": ["eq"], "term": "id", "value": 5}, binder)

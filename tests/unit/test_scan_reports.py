@@ -179,6 +179,18 @@ def test_files_of_reports_are_rotated_and_the_oldest_removed(tmp_path: Path) -> 
     assert kept == list(range(20))[-len(kept) :]
 
 
+def test_reports_go_to_a_new_file_when_somebody_removes_the_last(tmp_path: Path) -> None:
+    store = JsonLinesReportStore(tmp_path / "reports")
+    for line in range(3):
+        store.append({"line": line})
+        (written,) = (tmp_path / "reports").iterdir()
+        assert json.loads(written.read_text()) == {"line": line}
+        written.unlink()
+    (tmp_path / "reports").rmdir()
+    store.append({"line": 3})
+    assert len(list((tmp_path / "reports").iterdir())) == 1
+
+
 def _append(folder: Path, writer: int, lines: int) -> None:
     store = JsonLinesReportStore(folder)
     for line in range(lines):

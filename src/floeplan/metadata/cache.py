@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +62,7 @@ IDENTITY = ("length", "spec_id", "content", "sequence_number", "added_snapshot_i
 _UNKNOWN_TYPE = str(UnknownType())
 """The type of a partition column that none of the segment's manifests has."""
 
-_ATTEMPTS = 3
+_ATTEMPTS, _FEW_TIMES = 3, 4
 _ABANDONED_SECONDS = 3600
 _DIGEST_SIZE = 8
 _NO_PARTITION = UnionPartitionType((), {})
@@ -103,22 +104,24 @@ class EntriesCache:
         folder = self.directory / xxhash.xxh3_128_hexdigest(key.encode())
         small = max(SMALL_INDEXES, int(manifests.length[chosen].sum()))
         sizes = {path: _stat(path)[1] for path in _by_age(folder)}
-        is_small = sum(sizes.values()) > small and all(local_path(path) is not None for path in manifests.paths(chosen))
+
+        def are_cheap() -> bool:
+            """Whether decoding the manifests takes less than looking them up."""
+            return sum(sizes.values()) > small and all(map(local_path, manifests.paths(chosen)))
 
         def read() -> EntriesTable:
             return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers, live=True)
 
-        if is_small and sum(size for path, size in sizes.items() if path not in self._segments) > small:
+        if sum(size for path, size in sizes.items() if path not in self._segments) > small and are_cheap():
             return read()
-        wanted = manifests.take(chosen)
         names = columns.column_names(field.id for field in partition.fields)
         for _ in range(_ATTEMPTS):
-            sources = [(segment, segment.find(wanted)) for segment in self._open(folder)]
-            lacking, missing = _lacking(sources, names, len(wanted))
-            if len(missing) and is_small:  # segments of a few manifests would soon have to be merged
+            sources = [(segment, segment.find(manifests, chosen)) for segment in self._open(folder)]
+            lacking, missing = _lacking(sources, names, len(chosen))
+            if len(missing) and are_cheap():  # segments of a few manifests would soon have to be merged
                 return read()
             if len(missing):
-                few = columns.only(lacking)
+                few, wanted = columns.only(lacking), manifests.take(chosen)
                 at = np.full(len(wanted), -1, dtype=np.int64)
                 at[missing] = np.arange(len(missing))
                 segment = self._keep(
@@ -301,6 +304,14 @@ class BadSegment(Exception):  # noqa: N818 - never leaves the cache
     """A file of the cache that cannot be used; it was removed."""
 
 
+class _Located(NamedTuple):
+    """How often manifests of a list were looked up in a segment, and the index of each, or -1, once all were."""
+
+    manifests: ManifestListTable
+    times: int
+    at: Ints | None
+
+
 @dataclass(slots=True)
 class Segment:
     """An index in memory; data is mapped, and each column verified, on first use.
@@ -318,6 +329,7 @@ class Segment:
     types: Mapping[int, str]
     _columns: dict[str, pa.Array] = field(default_factory=dict)
     _data: pa.RecordBatch | None = None
+    _located: _Located | None = None
 
     @classmethod
     def in_memory(cls, columns: Mapping[str, pa.Array], manifests: pa.Table, types: Mapping[int, str]) -> Segment:
@@ -328,8 +340,24 @@ class Segment:
         """A column of the index."""
         return integers(self.manifests.column(name).chunk(0))
 
-    def find(self, manifests: ManifestListTable) -> Ints:
-        """The index of each manifest in the segment, or -1."""
+    def find(self, manifests: ManifestListTable, rows: Ints) -> Ints:
+        """The index of each of these manifests in the segment, or -1.
+
+        A list that is looked up again and again, as servers do, is looked up as a whole once.
+        """
+        known = self._located
+        if known is None or known.manifests is not manifests:
+            known = _Located(manifests, 0, None)
+        at = known.at
+        if at is None and known.times < _FEW_TIMES:
+            self._located = known._replace(times=known.times + 1)
+            return self._find(manifests.take(rows))
+        if at is None:
+            at = self._find(manifests)
+            self._located = known._replace(at=at)
+        return at[rows]
+
+    def _find(self, manifests: ManifestListTable) -> Ints:
         found = pc.index_in(manifests.path, value_set=self.manifests.column("path").chunk(0))
         at = integers(without_nulls(found, -1))
         same = at >= 0

@@ -14,7 +14,7 @@ Partition summaries of an older spec often keep every manifest. ``manifest_bound
 each manifest, a few bytes of each, so that a selective scan evaluates the entries of the manifests that can match.
 They are computed, from all entries of the snapshot, once scans with the column have evaluated as many. Engines repeat
 most leaves of a query (``ts IS NOT NULL``, ``region = 'eu'``): ``remember`` has their answers for each manifest. The
-statistics of held entries are decoded once, for all entries of a table.
+statistics of held entries are decoded once, for all entries of a table, and repeated leaves are answered once for them.
 
 Fail-safe: the least recently used tables are dropped when all of them exceed a number of bytes, and a table that would
 exceed it alone is not read. A manifest that cannot be read is an error for the scans that need it only. Tables are
@@ -27,7 +27,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from cachetools import LRUCache
@@ -48,6 +48,8 @@ _NEARBY = 32
 """Up to twice as many manifests, the first of them a multiple of this, are neighbours of each other."""
 _ANSWER_BYTES = 8 * 1024 * 1024
 """Memory of answers for each manifest."""
+_MOST_REPEATED = 8
+"""Leaves whose answers for each entry of a table are kept, 6 bytes of each."""
 _DECODED_BYTES = 24
 """Memory of the decoded statistics of a column of an entry, about."""
 _MOST_BOUNDS, _LEAST_EVALUATED, _SLICE = 256, 4096, 65_536
@@ -75,6 +77,27 @@ class EntriesSource(Protocol):
     ) -> EntriesTable: ...
 
 
+class _Repeated(NamedTuple):
+    """Leaves that were evaluated on entries of a table, and the answers to the repeated ones for all of its entries."""
+
+    seen: set[IrExpr]
+    answers: dict[IrExpr, Answers]
+
+    def remember(self, leaf: IrExpr, answer: Callable[[], Answers]) -> Answers | None:
+        """As ``Slice.remember``."""
+        found = self.answers.get(leaf)
+        if found is not None:
+            return found
+        if leaf not in self.seen:
+            if len(self.seen) >= _MOST_COUNTED:
+                self.seen.clear()
+            self.seen.add(leaf)
+            return None
+        if len(self.answers) >= _MOST_REPEATED:
+            self.answers.clear()
+        return self.answers.setdefault(leaf, answer())
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     """Entries of some manifests; ``first`` is the row of a manifest's first entry, or -1 where it is not held."""
@@ -83,6 +106,7 @@ class _Held:
     first: Ints
     count: Ints
     decoded: dict[Hashable, ColumnStats] = field(default_factory=dict)
+    repeated: _Repeated = field(default_factory=lambda: _Repeated(set(), {}))
 
     @classmethod
     def of(cls, entries: EntriesTable, rows: Ints, manifests: int) -> _Held:
@@ -103,7 +127,9 @@ class _Held:
         if len(rows) and (first[1:] == first[:-1] + count[:-1]).all():
             start = int(first[0])
             table = self.entries.table.slice(start, int(count.sum()))
-            return EntriesTable(table, self.entries.partition_types, Slice(self.entries, start, self.decoded))
+            return EntriesTable(
+                table, self.entries.partition_types, Slice(self.entries, start, self.decoded, self.repeated.remember)
+            )
         return self.entries.take(expand_runs(first, count))
 
 

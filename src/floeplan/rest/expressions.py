@@ -28,7 +28,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -83,7 +83,9 @@ _COMPARISONS = {
     "not-eq": CmpOp.NE,
 }
 _MIRRORED = {"lt": "gt", "lt-eq": "gt-eq", "gt": "lt", "gt-eq": "lt-eq", "eq": "eq", "not-eq": "not-eq"}
-_LONGEST_TEXT = 200
+_LONGEST_TEXT, _MOST_KNOWN = 200, 1024
+_REPEATED = frozenset(_NEGATED) - {"in", "not-in"}
+"""Predicates without a list, whose length is counted."""
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 """``json.dumps`` would make an encoder for each piece."""
 _FLOATS = (types.FloatType, types.DoubleType)
@@ -122,6 +124,8 @@ class Binder:
 
     schemas: tuple[Schema, ...]
     case_sensitive: bool = True
+    known: dict[str, IrExpr] = field(default_factory=dict, compare=False, repr=False)
+    """Conjuncts by their JSON: engines repeat most of them (``ts IS NOT NULL``) from query to query."""
 
     def find(self, name: str) -> Reference | None:
         """The field of this name; ``None`` where the schemas disagree about it.
@@ -176,9 +180,7 @@ def compile_filter(filter_: Json, binder: Binder, limits: FilterLimits | None = 
     pieces: dict[IrExpr, str] = {}
     try:
         for node, negated in _operands(filter_, "and", negated=False):
-            expr = compiler.compile(node, negated=negated)
-            sent = compiler.readable(node)
-            text = _compact({"type": "not", "child": sent} if negated else sent)
+            expr, text = compiler.conjunct(node, negated)
             compiled.append(expr)
             for conjunct in conjuncts(expr):
                 pieces.setdefault(conjunct, text)
@@ -226,6 +228,31 @@ class _Compiler:
         self.values = 0
         self._readable: dict[int, Json] = {}
 
+    def conjunct(self, node: Json, negated: bool) -> tuple[IrExpr, str]:
+        """A conjunct, and its JSON as its client can read it back."""
+        known, written = self.binder.known, None
+        kind = node.get("type") if isinstance(node, dict) and not negated else None
+        if isinstance(kind, str) and kind in _REPEATED:
+            written = _compact(node)
+            found = known.get(written)
+            if found is not None:
+                self._count_leaf()
+                return found, written
+        expr = self.compile(node, negated=negated)
+        sent = self.readable(node)
+        if written is None or sent is not node:
+            return expr, _compact({"type": "not", "child": sent} if negated else sent)
+        if len(written) <= _LONGEST_TEXT:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[written] = expr
+        return expr, written
+
+    def _count_leaf(self) -> None:
+        self.leaves += 1
+        if self.leaves > self.limits.leaves:
+            raise BadInputError(f"the filter has more than {self.limits.leaves} predicates")
+
     def readable(self, node: Json) -> Json:
         """A compiled predicate as its client can read it back: without infinity, and with ranges for prefixes."""
         if not self._readable or not isinstance(node, dict):
@@ -249,9 +276,7 @@ class _Compiler:
             operands = _operands(node, joined, negated=negated)
             parts = [self.compile(operand, negated=flag, depth=depth + 1) for operand, flag in operands]
             return and_(*parts) if joined == "and" else or_(*parts)
-        self.leaves += 1
-        if self.leaves > self.limits.leaves:
-            raise BadInputError(f"the filter has more than {self.limits.leaves} predicates")
+        self._count_leaf()
         if kind not in _NEGATED:
             raise BadInputError(f"the filter has {_shown(node)}, which is not a predicate of Iceberg")
         try:

@@ -98,6 +98,7 @@ Texts: TypeAlias = pa.Array
 """A column of JSON text."""
 Json: TypeAlias = Any
 _json_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_json_lines = json.JSONEncoder(ensure_ascii=False, separators=("\n", ":")).encode
 _FEW_TEXTS: Mapping[str, Callable[[Any], str]] = {
     "key_metadata": lambda value: f'"{value.hex().upper()}"',
     "referenced_data_file": _json_text,
@@ -238,7 +239,7 @@ class PlanFiles:
         members = [
             [f'"spec-id":{value}' for value in specs],
             [f',"content":"{_CONTENTS[value]}"' for value in columns["content"]],
-            [f',"file-path":{_json_text(value)}' for value in columns["file_path"]],
+            [f',"file-path":{text}' for text in _json_texts(columns["file_path"])],
             [f',"file-format":"{value.lower()}"' for value in columns["file_format"]],
             [f',"partition":{partitions[spec][at]}' for at, spec in enumerate(specs)],
         ]
@@ -331,6 +332,11 @@ def _values(array: pa.Array) -> list[Any]:
         return [items[start:end].tolist() if is_valid else None for (start, end), is_valid in rows]
     listed = array.to_pylist()
     return listed
+
+
+def _json_texts(values: list[str]) -> list[str]:
+    """Strings as JSON, in one call; a line break within a string is escaped."""
+    return _json_lines(values)[1:-1].split("\n")
 
 
 def _task(file: str, deletes: list[int], residual: str) -> str:

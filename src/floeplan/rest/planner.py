@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -86,8 +86,11 @@ _READERS = 64
 
 _SnapshotKey: TypeAlias = tuple[str, str, int | None]
 _ProjectionKey: TypeAlias = tuple[str, str, tuple[int, ...], tuple[str, ...] | None, bool]
+_BinderKey: TypeAlias = tuple[str, str, tuple[int, ...], bool]
 _Page: TypeAlias = tuple[bytes, bytes]
 """The JSON of scan tasks and of delete files."""
+_Key = TypeVar("_Key")
+_Kept = TypeVar("_Kept")
 _PlanKey: TypeAlias = tuple[str, str, int | None, tuple[int, ...], bool, str]
 
 
@@ -199,6 +202,7 @@ class ScanPlanner:
         self._plans: LRUCache[_PlanKey, _Plan] = LRUCache(self.options.cache_bytes, getsizeof=lambda plan: plan.size)
         self._readers: LRUCache[_SnapshotKey, SnapshotReader] = LRUCache(_READERS)
         self._projections: LRUCache[_ProjectionKey, Schema] = LRUCache(_READERS)
+        self._binders: LRUCache[_BinderKey, Binder] = LRUCache(_READERS)
         self._entries = EntriesMemory(EntriesCache(), self.options.entries_bytes)
         self._lock = threading.Lock()
 
@@ -311,7 +315,7 @@ class ScanPlanner:
         schemas: tuple[Schema, ...],
         bounds: bool,
     ) -> _Plan:
-        compiled = compile_filter(request.filter, Binder(schemas, request.case_sensitive), self.options.limits)
+        compiled = compile_filter(request.filter, self._binder(table, request, schemas), self.options.limits)
         projected = self._projection(table, request, schemas)
         stats = request.stats_ids(schemas)
         plan = self._scan(table, request, snapshot, schemas[0], projected, compiled)
@@ -341,12 +345,22 @@ class ScanPlanner:
         """The selected columns; engines repeat few selections, and making a schema takes longer than a page."""
         ids = tuple(schema.schema_id for schema in schemas)
         key = (_identity(table), table.metadata_location, ids, request.select, request.case_sensitive)
+        return self._kept(self._projections, key, lambda: request.projection(schemas))
+
+    def _binder(self, table: Table, request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> Binder:
+        """What binds filters to these schemas, with the conjuncts that it has bound."""
+        ids = tuple(schema.schema_id for schema in schemas)
+        key = (_identity(table), table.metadata_location, ids, request.case_sensitive)
+        return self._kept(self._binders, key, lambda: Binder(schemas, request.case_sensitive))
+
+    def _kept(self, cache: LRUCache[_Key, _Kept], key: _Key, make: Callable[[], _Kept]) -> _Kept:
+        """What is in a cache, or is made for it."""
         with self._lock:
-            found = self._projections.get(key)
+            found = cache.get(key)
         if found is None:
-            found = request.projection(schemas)
+            found = make()
             with self._lock:
-                self._projections[key] = found
+                cache[key] = found
         return found
 
     def _scan(
@@ -372,14 +386,12 @@ class ScanPlanner:
     def _reader(self, table: Table, snapshot: Snapshot | None) -> SnapshotReader:
         """The reader of a snapshot with its manifest list, with this caller's access to the store."""
         key = _snapshot_key(table, snapshot)
-        with self._lock:
-            found = self._readers.get(key)
-        if found is None:
-            opened = SnapshotReader.open(table, snapshot, max_workers=self.options.concurrency)
-            found = replace(opened, cache=self._entries.of(key), io=None)
-            with self._lock:
-                self._readers[key] = found
-        return replace(found, io=table.io)
+
+        def opened() -> SnapshotReader:
+            reader = SnapshotReader.open(table, snapshot, max_workers=self.options.concurrency)
+            return replace(reader, cache=self._entries.of(key), io=None)
+
+        return replace(self._kept(self._readers, key, opened), io=table.io)
 
 
 def _details(plan: ScanPlan, files: PlannedFiles, stats: frozenset[int], source: EntriesSource) -> EntriesTable:

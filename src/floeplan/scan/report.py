@@ -10,6 +10,7 @@ oldest reports of the default folder are removed. A report that cannot be stored
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -228,18 +229,18 @@ class JsonLinesReportStore:
 
     def append(self, report: Mapping[str, Any]) -> None:
         """Append a line."""
-        line = document_text(report, default=str) + "\n"
+        line = (document_text(report, default=str) + "\n").encode("utf-8", "backslashreplace")
         day = f"scan-{datetime.now(UTC):%Y%m%d}"
-        known = self._last
-        # Path.exists takes several times as long.
-        if known is None or known[0] != day or not os.path.exists(known[1]):
+        known, length = self._last, None
+        if known is not None and known[0] == day:
+            with suppress(FileNotFoundError):  # removed by somebody else
+                length = _append(known[1], line, 0)
+        if known is None or length is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             known = day, self._file(day)
-        # Unbuffered and appended: one write call per line, so that the lines of several processes do not mix.
-        with known[1].open("ab", buffering=0) as file:
-            file.write(line.encode("utf-8", "backslashreplace"))
-            # Listing the folder takes longer than the line: until the file is full, the next line goes there, too.
-            self._last = known if file.tell() < self.file_bytes else None
+            length = _append(known[1], line, os.O_CREAT)
+        # Listing the folder takes longer than the line: until the file is full, the next line goes there, too.
+        self._last = known if length < self.file_bytes else None
 
     def _file(self, day: str) -> Path:
         """The file of today that is not full yet; before a new one is begun, old ones may be removed."""
@@ -265,6 +266,20 @@ class JsonLinesReportStore:
                 total += path.stat().st_size
                 if total > self.most_bytes:
                     path.unlink()
+
+
+def _append(path: Path, line: bytes, flags: int) -> int:
+    """Append to a file, and return its length; a file object would take as long as the line.
+
+    One call per line, so that the lines of several processes do not mix.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o666)
+    try:
+        if os.write(file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return os.fstat(file).st_size
+    finally:
+        os.close(file)
 
 
 class TableReportStore:

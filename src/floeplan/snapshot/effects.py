@@ -10,7 +10,7 @@ column has no bounds there, its bounds overlap the values of the predicate, or o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from typing import Any, NamedTuple
@@ -31,6 +31,8 @@ from floeplan.predicate.stats import Tri, kleene
 from floeplan.text import counted
 from floeplan.vectors import Mask
 
+REPEATED = (Cmp, IsNull, IsNaN, StartsWith)
+"""Leaves whose answers are remembered: engines repeat them, and hashing long lists would take as long as evaluation."""
 BUCKET_RANGE = "range over bucket"
 NO_STATISTICS = "no statistics"
 NOT_EQUAL = "!= excludes almost nothing"
@@ -58,6 +60,7 @@ class LeafAnswers:
     """The answers of partition values and of column bounds to leaves, for manifest entries; each computed once."""
 
     def __init__(self, predicate: Predicate, entries: EntriesTable) -> None:
+        self._predicate, self._entries = predicate, entries
         self.bounds = file_stats(entries, predicate.columns.values())
         self._partitions = partition_stats(entries, predicate.fields)
         self._fields = [field.bound for field in predicate.fields]
@@ -78,10 +81,30 @@ class LeafAnswers:
         return self._answers(leaf)[1]
 
     def _answers(self, leaf: IrExpr) -> tuple[Tri, Tri]:
-        if id(leaf) not in self._known:
-            by_partition = partition_answer(leaf, self._fields, self._partitions)
-            self._known[id(leaf)] = by_partition, answer_leaf(leaf, self.bounds)
-        return self._known[id(leaf)]
+        found = self._known.get(id(leaf))
+        if found is None:
+            found = self._known[id(leaf)] = self._of_whole(leaf) or self._computed(leaf)
+        return found
+
+    def _computed(self, leaf: IrExpr) -> tuple[Tri, Tri]:
+        return partition_answer(leaf, self._fields, self._partitions), answer_leaf(leaf, self.bounds)
+
+    def _of_whole(self, leaf: IrExpr) -> tuple[Tri, Tri] | None:
+        """The answers out of those for the table in memory that the entries are rows of, if the leaf is repeated."""
+        part = self._entries.slice_of
+        if part is None or not isinstance(leaf, REPEATED):
+            return None
+
+        def answer() -> tuple[Tri, Tri]:
+            whole = replace(part.whole, slice_of=part._replace(start=0))
+            return LeafAnswers(self._predicate, whole)._computed(leaf)
+
+        found = part.remember(leaf, answer)
+        if found is None:
+            return None
+        rows = slice(part.start, part.start + len(self._entries))
+        by_partition, by_bounds = (Tri(*(mask[rows] for mask in one)) for one in found)
+        return by_partition, by_bounds
 
 
 def evaluate_conjuncts(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Evaluation:

@@ -39,9 +39,10 @@ from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType, partition_answer
 from floeplan.predicate.build import and_, column_of, conjuncts
 from floeplan.predicate.evaluate import answer_leaf
-from floeplan.predicate.ir import Cmp, Column, IrExpr, IsNaN, IsNull, StartsWith
+from floeplan.predicate.ir import Column, IrExpr
 from floeplan.predicate.stats import StatsTable, Tri, kleene, to_mask
 from floeplan.snapshot.effects import (
+    REPEATED,
     ConjunctEffect,
     Evaluation,
     LeafAnswers,
@@ -55,7 +56,6 @@ from floeplan.vectors import Ints, Mask
 _BITS = 31
 """Conjuncts folded at a time: their bits and the number of the pattern so far fit into 64 bits."""
 
-_REMEMBERED = (Cmp, IsNull, IsNaN, StartsWith)
 _MOST_COUNTED = 1 << 16
 """Pattern numbers up to this are renumbered by counting, larger ones by sorting."""
 
@@ -96,7 +96,7 @@ def evaluate_manifests(
                 alone = partition_answer(leaf, fields, stats)
                 return alone, alone if used is None else alone.refine(answer_leaf(leaf, used))
 
-            if remember is None or not isinstance(leaf, _REMEMBERED):
+            if remember is None or not isinstance(leaf, REPEATED):
                 known[id(leaf)] = answer()
             else:
                 known[id(leaf)] = remember(leaf, used is not None, answer)

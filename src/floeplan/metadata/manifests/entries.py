@@ -27,7 +27,7 @@ null sequence numbers, snapshot ids and first row ids are inherited.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
@@ -43,7 +43,8 @@ from floeplan.metadata.avro.program import Fields, Items, Keyed, Scalar, Want
 from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.values import number_array, partition_arrow_type
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.stats import POOL, ColumnStats
+from floeplan.predicate.ir import IrExpr
+from floeplan.predicate.stats import POOL, ColumnStats, Tri
 from floeplan.vectors import Ints, Mask, arrow, integers, valid_mask, without_nulls
 
 _FEW = 1024
@@ -254,11 +255,19 @@ class Origin:
 
 
 class Slice(NamedTuple):
-    """The table that entries are consecutive rows of, and its statistics as far as they are decoded."""
+    """The table that entries are consecutive rows of, and what is known of it.
+
+    Attributes:
+        whole: The table.
+        start: Where the entries begin.
+        decoded: Its statistics, as far as they are decoded.
+        remember: The answers to a leaf for the whole table, computed once it is repeated; ``None`` before.
+    """
 
     whole: EntriesTable
     start: int
     decoded: dict[Hashable, ColumnStats]
+    remember: Callable[[IrExpr, Callable[[], tuple[Tri, Tri]]], tuple[Tri, Tri] | None]
 
 
 @dataclass(frozen=True, slots=True)
