@@ -31,7 +31,7 @@ IDLE = 5.0
 SPARE_BYTES = 1 << 25
 """May be kept in addition to what was in use at once: memory that is only used for a moment."""
 _STEPS = 4
-"""Sizes are rounded up to numbers of as many leading bits, and one more, so that similar ones can replace each other."""
+"""Sizes are rounded up to this many leading bits, and one more, so that similar ones can replace each other."""
 _Freed: TypeAlias = deque[mmap.mmap]
 
 
