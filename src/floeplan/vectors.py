@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,15 @@ def arrow_binary(values: Sequence[bytes | None]) -> pa.Array:
     bitmap, nulls = validity_bitmap(np.fromiter((value is not None for value in values), np.bool_, len(values)))
     data = pa.py_buffer(b"".join(value or b"" for value in values))
     return pa.Array.from_buffers(pa.binary(), len(values), [bitmap, pa.py_buffer(offsets), data], nulls)
+
+
+def arrow_values(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Numbers or text, without nulls, as an Arrow array; see ``arrow``. Values of other types are left to pyarrow."""
+    if type_ in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+        return pc.cast(arrow_binary([v.encode() if isinstance(v, str) else v for v in values]), type_)
+    if pa.types.is_int64(type_) or pa.types.is_float64(type_):
+        return arrow(np.array(values, dtype=type_.to_pandas_dtype()))
+    return pa.array(values, type_)
 
 
 def without_nulls(array: pa.Array, value: int) -> pa.Array:

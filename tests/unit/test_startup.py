@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+import floeplan as fp
 from floeplan.audit import advisor, candidates
 from floeplan.cli import demo_archive, demo_command
 from floeplan.cli.commands import audit, maintenance, rewrite
@@ -134,6 +135,24 @@ def test_a_first_read_imports_what_reading_takes(imported: Any, table: Table) ->
     plan = f"import floeplan as fp; plan = fp.plan_scan({table.metadata_location!r}, {PLAIN!r}); "
     assert imported(f"{plan} plan.to_arrow()")[0] == PLANNING | {"pyarrow.compute"}
     assert imported(f"{plan} plan.count()")[0] == PLANNING | {"pyarrow.compute"}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "region IN ('eu', 'us') AND v > 3",
+        "ts IN (TIMESTAMP '2024-03-05', TIMESTAMP '2024-03-06')",
+        "_pos < 7 AND region = 'eu'",
+    ],
+)
+@pytest.mark.parametrize("codec", ["snappy", "zstd"])
+def test_a_first_read_does_not_import_pandas(codec: str, where: str, imported: Any, tmp_path: Path) -> None:
+    """Whichever decoder reads the pages: the compiled one does not know Snappy. Some rows are deleted by position."""
+    table = two_spec_table(tmp_path, properties={"write.parquet.compression-codec": codec})
+    fp.delete(table, "id % 7 = 1", mode="merge-on-read")
+    plan = f"import floeplan as fp; plan = fp.plan_scan({table.refresh().metadata_location!r}, {where!r}); "
+    for read in ("plan.to_arrow()", "next(plan.to_arrow_batch_reader())", "plan.count()"):
+        assert "pandas" not in imported(plan + read)[0], read
 
 
 @pytest.mark.parametrize("enabled", [True, False])

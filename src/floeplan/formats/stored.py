@@ -12,7 +12,7 @@ from pyiceberg.types import TimestamptzNanoType, TimestamptzType
 from floeplan.errors import UnsupportedError
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.schemas import FIELD_ID, fields_by_id
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Ints, Mask, arrow
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -54,7 +54,7 @@ class StoredFile(ABC):
 
     def read_kept(self, field_ids: Sequence[int] | None, selection: RowSelection, kept: Mask) -> pa.Table:
         """Those of the selected rows whose flag is set."""
-        return self.read(field_ids, selection).filter(pa.array(kept))
+        return self.read(field_ids, selection).filter(arrow(kept))
 
     def worth_two_reads(self, field_ids: Sequence[int], selection: RowSelection) -> bool:
         """Whether reading these fields costs more than a second read after which fewer rows of them are needed.

@@ -33,7 +33,7 @@ from floeplan.predicate import ir
 from floeplan.predicate.ir import CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import POOL, Bound, ColumnStats, StatsTable, Tri, Vector, kleene, to_mask
-from floeplan.vectors import Mask, arrow_binary
+from floeplan.vectors import Mask, arrow_binary, arrow_values, integers
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"
 _NUMPY_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "=": np.equal}
@@ -264,8 +264,8 @@ def _ranks(
         listed = np.sort(np.array(values, dtype=sample.dtype))
         return lower and lower.values, upper and upper.values, listed  # type: ignore[return-value]
     present = [bound.values for bound in (lower, upper) if bound is not None]
-    chunks = pa.chunked_array([pa.array(values, type=sample.type), *present])
-    ranks = pc.rank(chunks, tiebreaker="min").to_numpy()
+    chunks = pa.chunked_array([arrow_values(values, sample.type), *present])
+    ranks = integers(pc.rank(chunks, tiebreaker="min"))
     listed, *rest = np.split(ranks, np.cumsum([len(values), *map(len, present)])[:-1])
     lower_rank = rest.pop(0) if lower is not None else None
     return lower_rank, rest.pop(0) if upper is not None else None, np.sort(listed)

@@ -33,7 +33,7 @@ from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.projection import NO_LAYOUTS, Layouts, project
 from floeplan.scan.variants import shredded_layout
 from floeplan.schemas import FIELD_ID, fields_by_id, mapped_field_ids
-from floeplan.vectors import Mask
+from floeplan.vectors import Mask, arrow
 
 EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
@@ -71,7 +71,7 @@ class PlannedRows:
 
     def undeleted(self) -> pa.Table:
         """The rows that are not deleted."""
-        return self.rows if self.live.all() else self.rows.filter(pa.array(self.live))
+        return self.rows if self.live.all() else self.rows.filter(arrow(self.live))
 
     def positions(self, flags: Mask) -> Positions:
         """Positions of the flagged rows, one flag for each row."""
@@ -244,7 +244,7 @@ class OpenFile:
         if known is None:
             stored = with_mapped_ids(self.stored.read(None, selection), self._table.mapping, self.file.path)
             self.stored.check_times(stored, schemas)
-            return stored if kept is None else stored.filter(pa.array(kept))
+            return stored if kept is None else stored.filter(arrow(kept))
         fields = [_stored_ids(field, known) for schema in schemas for field in schema.fields]
         columns = list(dict.fromkeys(chain.from_iterable(fields)))
         if kept is not None and columns:

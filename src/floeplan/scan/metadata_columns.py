@@ -31,7 +31,7 @@ from floeplan.predicate.ir import IrExpr, Opaque
 from floeplan.scan.model import FileScan
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.reader import ScanTarget, select
-from floeplan.vectors import Mask
+from floeplan.vectors import Mask, arrow
 
 FILE = NestedField(2147483646, "_file", StringType(), required=False)
 POSITION = NestedField(2147483645, "_pos", LongType(), required=False)
@@ -140,16 +140,16 @@ def _values(
         case SPEC_ID.field_id:
             return _repeated(file.spec_id, type_, len(live))
         case POSITION.field_id:
-            return pa.array(selection.to_rows(), type_)
+            return arrow(selection.to_rows())
         case DELETED.field_id:
-            return pa.array(~live)
+            return arrow(~live)
     if field.field_id == PARTITION_ID:
         return _repeated(dict(file.partition_values), type_, len(live))
     if file.first_row_id is None:
         return stored
     inherited = file.sequence_number
     if field.field_id == ROW_ID.field_id:
-        inherited = pa.array(selection.to_rows() + np.int64(file.first_row_id))
+        inherited = arrow(selection.to_rows() + np.int64(file.first_row_id))
     return pc.coalesce(stored.combine_chunks(), inherited)
 
 

@@ -55,7 +55,7 @@ def one_table(found: Iterator[pa.Table], schema: Schema) -> pa.Table:
     tables = list(found)
     if not schema.fields:
         return without_columns(sum(table.num_rows for table in tables))
-    return pa.concat_tables(tables) if tables else arrow_schema(schema).empty_table()
+    return pa.concat_tables(tables) if tables else _empty_table(schema)
 
 
 def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
@@ -244,7 +244,7 @@ class PlanReader:
             return self._projected(opened.columns(self._schema, selection, matching))
         found = expand_dictionaries(_kept(first, matching), condition)
         if not found.num_rows or not others.fields:
-            rest = arrow_schema(others).empty_table()
+            rest = _empty_table(others)
         elif not held and opened.worth_pages(others, selection) and _may_skip_pages(matching):
             rest = opened.columns(others, selection.narrow(matching))
         else:
@@ -298,6 +298,11 @@ def _ids_of(field: NestedField) -> Iterable[int]:
 
 def _kept(rows: pa.Table, kept: Mask) -> pa.Table:
     return rows if all_set(kept) else rows.filter(arrow(kept))
+
+
+def _empty_table(schema: Schema) -> pa.Table:
+    """As ``pa.Schema.empty_table``, which imports pandas if it is installed."""
+    return pa.Table.from_batches([], arrow_schema(schema))
 
 
 def _may_skip_pages(matching: Mask) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
+from floeplan.parquet.read.decoder import decode_alone
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import FileScan, PlannedFiles
 from floeplan.scan.planned_scan import PlannedScan
@@ -54,7 +55,7 @@ def stream(plan: PlannedScan, schema: Schema, *, limit: int | None = None, in_or
     if limit is not None and proven is None:
         yield from _one_by_one(reader, files, limit)
         return
-    pool = ThreadPoolExecutor(read_threads(plan), "floeplan-read")
+    pool = ThreadPoolExecutor(read_threads(plan), "floeplan-read", decode_alone)
     try:
         opened = _ahead(
             pool, lambda file: reader.parts(file, PART_BYTES), islice(files, proven), lambda _: AHEAD_BYTES // 8

@@ -6,6 +6,7 @@ builds (``tests.support.spark.matrix``) cover the rest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -39,9 +40,9 @@ def events(first: int, last: int) -> pa.Table:
     )
 
 
-def two_spec_table(folder: Path, name: str = "db.events") -> Table:
+def two_spec_table(folder: Path, name: str = "db.events", properties: Mapping[str, str] | None = None) -> Table:
     """Two unpartitioned files (ids 0–99, 100–199), then one per region (ids 200–299)."""
-    table = catalog(folder).create_table(name, EVENTS)
+    table = catalog(folder).create_table(name, EVENTS, properties=dict(properties or {}))
     table.append(events(0, 100))
     table.append(events(100, 200))
     with table.update_spec() as update:

@@ -44,7 +44,7 @@ from floeplan.parquet.pages.data_pages import NOT_COMPRESSED, UNSUPPORTED_PAGE, 
 from floeplan.parquet.read.buffers import Room, pool
 from floeplan.parquet.read.pages import WORTH_THREADS, FieldLayout, read_arrow_field
 from floeplan.parquet.source import ByteSource, LocalSource, Range, corrupt, missing_file
-from floeplan.vectors import Bytes, Ints, Mask, validity_bitmap
+from floeplan.vectors import Bytes, Ints, Mask, arrow, validity_bitmap
 
 INDEXED_TEXT = pa.dictionary(pa.int32(), pa.string())
 """The type of text that stays encoded with a dictionary."""
@@ -122,7 +122,7 @@ def decode_row_groups(
     if others:
         tables = _decode_with_pyarrow(source, footer, others, groups, pieces, threads=threads)
         for table, table_leaves in tables:
-            rows = table if kept is None else table.filter(pa.array(kept))
+            rows = table if kept is None else table.filter(arrow(kept))
             if not keep_dictionaries:
                 rows = _expanded(rows)
             names = sorted({fields[leaf] for leaf in table_leaves})

@@ -36,7 +36,7 @@ from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.thrift import BINARY, I32, I64, LIST, STRUCT, encode_struct, integer, read_struct
 from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.parquet.source import ByteSource, Range, byte_ranges, corrupt
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Ints, Mask, arrow
 
 Data = TypeVar("Data", pa.Table, pa.ChunkedArray)
 
@@ -246,7 +246,7 @@ def take_rows(data: Data, rows: RowSelection) -> Data:
     if rows.row_count == len(data):
         return data
     if len(rows) > FEW_RUNS:
-        return data.filter(pa.array(rows.to_mask(len(data))))
+        return data.filter(arrow(rows.to_mask(len(data))))
     slices = [data.slice(start, count) for start, count in rows.to_pairs()]
     if isinstance(data, pa.Table):
         return pa.concat_tables(slices)

@@ -30,7 +30,7 @@ from floeplan.predicate.casts import NANOS_PER_DAY, TEMPORAL_UNIT
 from floeplan.predicate.ir import Column
 from floeplan.predicate.literals import Value
 from floeplan.predicate.rows.types import LONG, Vector, normalize, wider_decimal
-from floeplan.vectors import Mask, arrow
+from floeplan.vectors import Mask, arrow, arrow_values, integers, signed, without_nulls
 
 Resolver: TypeAlias = Callable[[int], "pa.ChunkedArray | pa.Array"]
 """The data of a column by field id, as long as the table."""
@@ -190,7 +190,7 @@ class Comparable:
             base, table = flags
             chunks = []
             for chunk in self.values.chunks:
-                numbers = np.asarray(chunk.fill_null(0) if chunk.null_count else chunk)
+                numbers = signed(without_nulls(chunk, 0))
                 # Differences outside the table, and those that wrap around 64 bits, are clipped to its unset ends.
                 chunks.append(arrow(np.take(table, np.subtract(numbers, base, dtype=np.int64), mode="clip")))
             return pa.chunked_array(chunks, type=pa.bool_())
@@ -198,7 +198,7 @@ class Comparable:
         known, has_nan = _value_set(literals, values.type, self.literal_scale)
         if not self.is_float:
             return pc.is_in(values, value_set=known)
-        answer = pc.is_in(pc.add(values, 0.0), value_set=known)
+        answer = pc.is_in(pc.add(values, scalar(0.0, values.type)), value_set=known)
         return pc.or_(answer, pc.is_nan(values)) if has_nan else answer
 
 
@@ -219,11 +219,11 @@ def _value_set(values: tuple[Value, ...], type_: pa.DataType, scale: int) -> tup
     """
     if pt.is_float64(type_):
         numbers = np.array(values, dtype=np.float64) + 0.0
-        return pa.array(numbers[~np.isnan(numbers)]), bool(np.isnan(numbers).any())
+        return arrow(numbers[~np.isnan(numbers)]), bool(np.isnan(numbers).any())
     literals = [_physical(value, scale) for value in values]
     if pt.is_int64(type_):
         literals = [value for value in literals if value in _INT64]
-    return pa.array(literals, type=type_), False
+    return arrow_values(literals, type_), False
 
 
 @lru_cache(maxsize=4)
@@ -233,7 +233,7 @@ def _flags(literals: tuple[Value, ...], scale: int) -> tuple[int, Mask] | None:
     The first and the last flag are unset and stand for all integers outside the table. ``None`` when the literals span
     more than ``_MAX_FLAGS``. A lookup takes an eighth of the time of Arrow's hashing ``is_in``.
     """
-    known = np.asarray(_value_set(literals, pa.int64(), scale)[0])
+    known = integers(_value_set(literals, pa.int64(), scale)[0])
     if not len(known) or int(known.max()) - int(known.min()) >= _MAX_FLAGS or int(known.min()) == _INT64.start:
         return None
     base = int(known.min()) - 1

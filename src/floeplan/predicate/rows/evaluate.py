@@ -127,7 +127,7 @@ class _Evaluation:
         plain = [operand for operand in operands if not has_opaque(operand)]
         answer = reduce(combine, map(self.answer, plain)) if plain else self._constant(not decisive)
         for operand in guarded:
-            undecided = pc.fill_null(pc.not_equal(answer, decisive), True)
+            undecided = pc.fill_null(pc.not_equal(answer, scalar(decisive, pa.bool_())), scalar(True, pa.bool_()))
             answer = combine(answer, self._only_on(undecided.combine_chunks(), operand))
         return answer
 
@@ -215,7 +215,7 @@ def _is_in(data: Comparable, values: tuple[Value, ...]) -> pa.ChunkedArray:
     answer = data.is_in(values)
     if not data.values.null_count:
         return answer
-    return pc.if_else(pc.is_valid(data.values), answer, pa.scalar(None, type=pa.bool_()))
+    return pc.if_else(pc.is_valid(data.values), answer, scalar(None, pa.bool_()))
 
 
 @dataclass(frozen=True, slots=True)
