@@ -1,14 +1,14 @@
 """Sorting and clustering one large group on a standalone cluster of two workers with one core and 1 GiB each.
 
-The group is larger than an executor, so ``fp.rewrite_data_files`` sorts it in ranges, a Spark task each. Three runs of
-each case on forks of one table: ours on both workers, ours on one worker, and Iceberg's procedure on both workers. All
-results must have the same rows. CPU seconds are those of all processes, the cluster's included; every run follows one
-on a small table that starts its executors and Python workers.
+The group is larger than an executor, so ``fp.rewrite_data_files`` sorts it in ranges, one Spark task each. Each case
+has three runs on forks of one table: Floeplan on both workers, Floeplan on one worker, and Iceberg's procedure on both
+workers. All results must have the same rows. CPU seconds are those of all processes, including the cluster's. Before
+every run, a run on a small table starts the executors and Python workers.
 
-A worker with one core runs one task at a time, but not on one core only: while a Python task computes, its executor
-moves rows, compiles and collects garbage, and the driver works too. So one worker keeps more than one core of this
-machine busy, and two workers cannot take less time than the CPU seconds of their run divided by all cores: the floor of
-their wall time. Tasks that only compute show what the cluster itself allows.
+A worker with one core runs one task at a time, but uses more than one core: while a Python task computes, its executor
+moves rows, compiles and collects garbage, and the driver works too. Therefore two workers cannot take less time than
+the CPU seconds of their run divided by the number of cores: the floor of their wall time. Tasks that only compute show
+what the cluster itself allows.
 """
 
 from __future__ import annotations

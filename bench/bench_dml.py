@@ -6,10 +6,10 @@ counts. CPU seconds of all processes, and wall seconds. The bar is 0.2 for DELET
 time alone, it is 0.4 for UPDATE, whose floor is decompressing its columns, and 0.7 for appends by tasks, whose floor is
 sending the rows to the tasks, which encode them into memory, neither sorted nor divided.
 
-A larger table follows, with keys for a tenth of its rows: MERGE, whose bar is 0.5 for CPU time and whose floor is
-decompressing its columns, and UPDATE, once each. That of format 3 is the table of format 2, upgraded. After each case
-Spark reads both forks and verifies that they have the same rows. The last cases commit to a table with thousands of
-manifests.
+MERGE and UPDATE are then measured once each on a larger table, MERGE with keys for a tenth of its rows. The bar of
+MERGE is 0.5 for CPU time, and its floor is decompressing its columns. The table of format 3 is the one of format 2,
+upgraded. After each case Spark reads both forks and verifies that they have the same rows. The last cases commit to a
+table with thousands of manifests.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 The table has 52 files under three partition specs and 6 columns, 12 million rows at the default size, once clean and
 once with 5 % of the rows deleted by position. Warm figures are the best of several runs of each query, in processes
-that run them all, the tools in turn. The first query of a process is measured in new processes with empty caches and
-counts from their start, with all imports. A row compares with the best peer and shows them all. A peer that fails, or
-that returns other rows than PyIceberg, is shown as such and is no peer of that line. CPU counts all threads. Polars
-plans with its plugin (``polars[iceberg]``). Daft runs in an environment of its own, because it pins an older pyarrow.
-Results are Arrow tables, of Polars its own data frames, whose text is not converted to Arrow's.
+that run all queries; the tools alternate. The first query of a process is measured in new processes with empty caches
+and counts from their start, with all imports. A row compares with the best peer and shows all of them. A peer that
+fails or returns other rows than PyIceberg is marked and does not count. CPU includes all threads. Polars plans with its
+plugin (``polars[iceberg]``). Daft runs in an environment of its own, because it pins an older pyarrow. Results are
+Arrow tables; Polars returns data frames, whose text is not converted to Arrow's layout.
 
 From S3, the tables have a quarter of the rows, and the store (``object_store``) answers each request after 30 ms. Each
 query runs in a process of its own with empty caches, after a query on the local table that imports and compiles what it

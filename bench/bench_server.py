@@ -3,18 +3,17 @@
 Two servers serve the catalog of one table, one that plans and one that leaves planning to clients; the peer of every
 ratio is the same client on the second server, in the same run. The selective query reads one day of one region; every
 file is a scan without a filter. No scan is repeated, so plans come from decoded manifests and not from the cache of
-plans. Ours, the peer and the floor run in turn; the best of several counts, which leaves out the warm-up of the JVM.
-*CPU s, total* is the CPU of client and server together. Spark SQL ends with the partitions of the query, because the
-files do not exist.
+plans. Floeplan, the peer and the floor alternate; the best of several runs counts, which excludes the warm-up of the
+JVM. *CPU s, total* is the CPU of client and server together. Spark SQL ends with the partitions of the query, because
+the files do not exist.
 
 The floor of a row is the same client, in the same run, with responses that a trivial server has stored: what remains is
-the client's own parsing of JSON, which every server that plans for it has to wait for. CPU of the trivial server is not
-counted.
+the client's own parsing of JSON, which no server can avoid. CPU of the trivial server is not counted.
 
 *Server CPU ms per plan* is sent by one client over one connection. 2 ms are 1,000 plans per second on two cores. Its
 floor is a response without a plan; a repeated plan shows what HTTP, loading the table, the page and the audit record
-take, without evaluating the filter. The 99th percentile is measured at a fixed rate against two servers in turn, from
-the time at which a request was due, with the load generator on the same cores. Memory is the peak of the server
+take, without evaluating the filter. The 99th percentile is measured at a fixed rate against two servers alternately,
+from the time at which a request was due, with the load generator on the same cores. Memory is the peak of the server
 process, with the pages of mapped files.
 """
 

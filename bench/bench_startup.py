@@ -1,9 +1,9 @@
 """CPU of a fresh process with compiled bytecode: help, completion, a plan of a small table, and a first `plan_scan`.
 
-Each line is the best of several processes, run in turn with those of the peer. The peer of help and completion is
+Each line is the best of several processes, which alternate with those of the peer. The peer of help and completion is
 `pyiceberg --help`. A plan by the command line opens the same SQLite catalog as `pyiceberg files`, which lists the files
 of the table. A first `plan_scan` from a metadata file is compared with importing `pyiceberg.table` and
-`pyarrow.parquet`: what it takes while PyIceberg is underneath. The last lines iterate the files of a plan of 100,000
+`pyarrow.parquet`, the floor while Floeplan builds on PyIceberg. The last lines iterate the files of a plan of 100,000
 files: their path, and twelve attributes of each.
 """
 

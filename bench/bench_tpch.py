@@ -1,14 +1,14 @@
 """The 22 queries of TPC-H and its refresh functions on evolved tables: ``fp.sql`` without a jar against Iceberg's own.
 
 Every table has three partition specs and 2 % of its rows deleted by position (``tests.support.tpch``). Both sides run
-in one session, in turns; the first turn warms up, and the best of the others counts. Both must return the same rows.
+alternately in one session. The first round warms up; the best of the others counts. Both must return the same rows.
 
-A query of ours is planned twice by Spark, once over placeholders, of which the optimizer's filters and columns are
-taken, and once over the planned files. RF1 appends new orders and their line items, which TPC-H generates as files of
-their own; RF2 deletes as many by key, merge-on-read on both sides.
+Spark plans each query of Floeplan twice: over placeholders, to learn the filters and columns that its optimizer pushes
+down, and over the planned files. RF1 appends new orders and their line items from the files that TPC-H generates; RF2
+deletes as many by key, merge-on-read on both sides.
 
-The session has four shuffle partitions per core. With Spark's default of 200, Iceberg divides every scan into as many
-tasks and shuffles between all of them, and takes three times the CPU: the ratios would say little about reading.
+The session has four shuffle partitions per core. With Spark's default of 200, Iceberg divides every scan into 200
+tasks, shuffles between all of them, and takes three times the CPU: the ratios would not describe reading.
 """
 
 from __future__ import annotations
