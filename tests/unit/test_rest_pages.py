@@ -175,6 +175,14 @@ def test_split_offsets_of_some_lengths() -> None:
     assert [task["data-file"]["split-offsets"] for task in tasks(files, 1, 3)] == offsets[1:3]
 
 
+def test_paths_with_quotes_separators_and_line_breaks() -> None:
+    """Paths of few files are encoded in one call and divided at line breaks, which JSON escapes within a string."""
+    paths = ['s3://b/"a",\\.parquet', "s3://b/one\nline\r\n.parquet", "s3://b/ü\u2028.parquet"]
+    files = plan_files(t.IntegerType(), "identity", [1, 2, 3], file_path=pa.array(paths))
+    assert [task["data-file"]["file-path"] for task in tasks(files)] == paths
+    assert [task["data-file"]["file-path"] for task in tasks(files, 1, 2)] == paths[1:2]
+
+
 def test_residuals_by_file() -> None:
     files = plan_files(t.IntegerType(), "identity", [1, 2, 3], residuals=("true", '{"type":"is-null","term":"c"}'))
     assert [task["residual-filter"] for task in tasks(files)] == [True, {"type": "is-null", "term": "c"}, True]

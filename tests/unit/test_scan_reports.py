@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import resource
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.metadata import version
@@ -204,6 +205,20 @@ def test_lines_of_many_writers_stay_whole(tmp_path: Path) -> None:
         list(threads.map(_append, [tmp_path] * 4, range(4), [20] * 4))
     lines = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
     assert sorted((line["writer"], line["line"]) for line in lines) == [(w, n) for w in range(6) for n in range(20)]
+
+
+def test_a_line_that_is_written_in_part_is_an_error(tmp_path: Path) -> None:
+    """As on a disk that becomes full: a limit on the size of files lets the kernel write the first bytes only."""
+    store = JsonLinesReportStore(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            store.append({"table-name": "db.events" * 10})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (written,) = tmp_path.iterdir()
+    assert written.stat().st_size == 20
 
 
 def test_reports_in_a_table(table: Table, tmp_path: Path) -> None:
